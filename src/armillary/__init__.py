@@ -1,0 +1,52 @@
+"""Armillary: what every attention head of a transformer does, and why, in numbers that add up exactly."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from armillary.anatomy import Adapter, Anatomy, Projection, describe, known_families, rebuilt_logits, register
+    from armillary.errors import ArmillaryError
+    from armillary.models import load
+    from armillary.tap import Tap
+    from armillary.verification import verify
+    from armillary.view import AttentionView
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Adapter": "armillary.anatomy",
+    "Anatomy": "armillary.anatomy",
+    "Projection": "armillary.anatomy",
+    "describe": "armillary.anatomy",
+    "known_families": "armillary.anatomy",
+    "rebuilt_logits": "armillary.anatomy",
+    "register": "armillary.anatomy",
+    "ArmillaryError": "armillary.errors",
+    "load": "armillary.models",
+    "Tap": "armillary.tap",
+    "verify": "armillary.verification",
+    "AttentionView": "armillary.view",
+}
+
+__all__ = [
+    "Adapter",
+    "Anatomy",
+    "ArmillaryError",
+    "AttentionView",
+    "Projection",
+    "Tap",
+    "describe",
+    "known_families",
+    "load",
+    "rebuilt_logits",
+    "register",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import armillary` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'armillary' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

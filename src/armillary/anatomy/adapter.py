@@ -1,0 +1,217 @@
+"""One declaration per model family: where its weights lie and what its configuration means for attention."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from armillary.anatomy.description import Anatomy, Layer, LayerPosition, NormKind, QKNorm
+from armillary.anatomy.weights import (
+    LayerWeights,
+    Projection,
+    Read,
+    head_matrices,
+    norm_weights,
+    output_matrices,
+)
+from armillary.errors import ArmillaryError
+
+if TYPE_CHECKING:
+    from armillary.watch import Watch
+
+Config = Any
+"""A transformers configuration object."""
+
+
+def heads_of(config: Config) -> int:
+    return int(config.num_attention_heads)
+
+
+def kv_heads_of(config: Config) -> int:
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+
+
+def head_width_of(config: Config) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def inverse_root(config: Config, layer: int) -> float:
+    """The usual logit scale, 1 / sqrt(head width)."""
+    return float(head_width_of(config) ** -0.5)
+
+
+def runs_of(config: Config) -> int:
+    return int(config.num_hidden_layers)
+
+
+def max_positions_of(config: Config) -> int | None:
+    return getattr(config, "max_position_embeddings", None)
+
+
+def nothing(config: Config, layer: int) -> None:
+    """No soft-cap, no window, no position in attention: whatever the field, this family has none."""
+    return
+
+
+def no_norm(config: Config) -> None:
+    """q and k are not normalised."""
+    return
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Everything Armillary knows of a family. Names are paths: `blocks` inside the model, the rest inside a block.
+
+    A look-alike is `dataclasses.replace` of another adapter. `understands` lists the configuration keys about
+    attention that this declaration takes into account; any other such key that is set is refused, by name.
+    """
+
+    family: str
+    blocks: str
+    attention: str
+    q: Projection
+    k: Projection
+    v: Projection
+    o: Projection
+    norm: NormKind
+    norm_place: Literal["before", "after"] = "before"
+    heads: Callable[[Config], int] = heads_of
+    kv_heads: Callable[[Config], int] = kv_heads_of
+    head_width: Callable[[Config], int] = head_width_of
+    scale: Callable[[Config, int], float] = inverse_root
+    causal: Callable[[Config], bool] = lambda config: True
+    position: Callable[[Config, int], LayerPosition | None] = nothing
+    positions_added: Literal["learned", "sinusoidal", "none"] = "none"
+    max_positions: Callable[[Config], int | None] = max_positions_of
+    hard_limit: bool = False
+    softcap: Callable[[Config, int], float | None] = nothing
+    window: Callable[[Config, int], int | None] = nothing
+    clip_qkv: Callable[[Config], float | None] = no_norm
+    qk_norm: Callable[[Config], QKNorm | None] = no_norm
+    q_norm: str = ""
+    k_norm: str = ""
+    sinks: str = ""
+    relative_bias: str = ""
+    runs: Callable[[Config], int] = runs_of
+    block_of: Callable[[Config, int], str] = lambda config, run: str(run)
+    shared_layers: bool = False
+    understands: frozenset[str] = frozenset()
+    allowed: Mapping[str, tuple[Any, ...]] | None = None
+    watch: "Watch | None" = None
+
+    def describe(self, config: Config) -> Anatomy:
+        """The anatomy that this configuration describes, without weights."""
+        self.refuse_unknown(config)
+        return Anatomy(
+            family=self.family,
+            d_model=int(config.hidden_size),
+            layers=tuple(self.layer(config, run) for run in range(self.runs(config))),
+            vocabulary=int(config.vocab_size),
+            max_positions=self.max_positions(config),
+            hard_limit=self.hard_limit,
+            positions_added=self.positions_added,
+            norm=self.norm,
+            norm_place=self.norm_place,
+            shared_layers=self.shared_layers,
+        )
+
+    def layer(self, config: Config, run: int) -> Layer:
+        return Layer(
+            index=run,
+            block=f"{self.blocks}.{self.block_of(config, run)}",
+            heads=self.heads(config),
+            kv_heads=self.kv_heads(config),
+            head_width=self.head_width(config),
+            scale=self.scale(config, run),
+            causal=self.causal(config),
+            position=self.position(config, run),
+            qk_norm=self.qk_norm(config),
+            softcap=self.softcap(config, run),
+            window=self.window(config, run),
+            sinks=bool(self.sinks),
+            clip_qkv=self.clip_qkv(config),
+        )
+
+    def layer_weights(self, layer: Layer, d_model: int, read: Read) -> LayerWeights:
+        """The layer's weights, as views of what `read` gives for the names inside its block."""
+        shape = (d_model, layer.head_width, layer.heads, layer.kv_heads)
+        q, q_bias = head_matrices(read, self.q, "q", shape)
+        k, k_bias = head_matrices(read, self.k, "k", shape)
+        v, v_bias = head_matrices(read, self.v, "v", shape)
+        o, o_bias = output_matrices(read, self.o, shape)
+        over = layer.qk_norm.over if layer.qk_norm else ""
+        return LayerWeights(
+            q,
+            k,
+            v,
+            o,
+            q_bias,
+            k_bias,
+            v_bias,
+            o_bias,
+            q_norm=norm_weights(read, self.q_norm, layer.heads, over) if over else None,
+            k_norm=norm_weights(read, self.k_norm, layer.kv_heads, over) if over else None,
+            sinks=read(self.sinks) if self.sinks else None,
+            relative_bias=read(self.relative_bias) if self.relative_bias else None,
+        )
+
+    def refuse_unknown(self, config: Config) -> None:
+        """Raise, naming it, on a configuration value that would change attention in a way not declared here."""
+        for key, value in config.to_dict().items():
+            if self.allowed and key in self.allowed and value not in self.allowed[key]:
+                expected = " or ".join(repr(option) for option in self.allowed[key])
+                raise ArmillaryError(
+                    f"the configuration has {key}={value!r}, which the {self.family} adapter does not understand "
+                    f"(expected {expected})"
+                )
+            if value and ABOUT_ATTENTION.search(key) and key not in UNDERSTOOD | self.understands:
+                raise ArmillaryError(
+                    f"the configuration has {key}={value!r}, which the {self.family} adapter does not know: "
+                    "if it does not change attention, register an adapter that lists it in `understands`"
+                )
+
+
+ABOUT_ATTENTION = re.compile(
+    r"rope|rotary|alibi|attn|attention|softcap|sliding|window|qk|kv|sink|position|head|query|"
+    r"scale_|_scal|layer_types|relative|causal|bidirectional|clip|local|global"
+)
+"""Configuration keys that speak of attention."""
+
+UNDERSTOOD = frozenset(
+    [
+        # what every adapter reads
+        *("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "n_head", "n_heads"),
+        *("num_heads", "n_positions", "d_kv"),
+        # what the tap sees for itself or that acts only in training
+        *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "output_attentions"),
+        *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal"),
+        *("deterministic_flash_attn", "use_flash_attn", "flash_attn", "use_flash_attention"),
+        # outside attention
+        *("final_logit_softcapping", "pruned_heads", "add_cross_attention", "num_local_experts"),
+        *("attention_bias", "original_max_position_embeddings", "logit_scale", "output_router_logits"),
+        *("rope_parameters", "rope_scaling", "rope_theta", "sentencepiece_model_kwargs"),
+    ]
+)
+"""Keys that no adapter needs to list: biases are read from the weights, rotary parameters by anatomy/rotary.py."""
+
+
+_REGISTRY: dict[str, Adapter] = {}
+
+
+def register(adapter: Adapter) -> None:
+    """Make an adapter known for models whose config.model_type is `adapter.family` (a later one replaces it)."""
+    _REGISTRY[adapter.family] = adapter
+
+
+def adapter_for(family: str) -> Adapter | None:
+    """The adapter of that family, or None."""
+    import armillary.anatomy.families  # noqa: F401, PLC0415  (its modules register what ships with Armillary)
+
+    return _REGISTRY.get(family)
+
+
+def known_families() -> tuple[str, ...]:
+    """Every family that has an adapter, in alphabetical order."""
+    import armillary.anatomy.families  # noqa: F401, PLC0415
+
+    return tuple(sorted(_REGISTRY))

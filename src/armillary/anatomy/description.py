@@ -1,0 +1,179 @@
+"""What a model is made of, as frozen data: one Layer per attention layer, with how it encodes position."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from armillary.anatomy.weights import LayerWeights
+from armillary.errors import ArmillaryError
+
+PairLayout = Literal["half", "interleaved"]
+NormKind = Literal["layer", "rms"]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Pair f of the first `width` channels of q and k turns by `frequencies[f]` radians per token.
+
+    layout 'half' pairs channel i with i + width/2, 'interleaved' pairs 2i with 2i + 1. cos and sin are multiplied
+    by `factor` (1 unless a scaling such as yarn says otherwise).
+    """
+
+    frequencies: tuple[float, ...]
+    layout: PairLayout
+    base: float
+    scaling: str = "default"
+    factor: float = 1.0
+    parameters: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def width(self) -> int:
+        """How many channels turn."""
+        return 2 * len(self.frequencies)
+
+    @property
+    def follows_length(self) -> bool:
+        """Whether the frequencies depend on how long the text is."""
+        return self.scaling in ("dynamic", "longrope")
+
+    def at(self, length: int) -> "Rotary":
+        """The encoding as it is for a text of `length` tokens."""
+        if self.scaling == "dynamic":
+            trained, stretch = self.parameters["max_position_embeddings"], self.parameters["factor"]
+            longest, width = max(length, trained), self.width
+            base = self.base * (stretch * longest / trained - (stretch - 1)) ** (width / (width - 2))
+            return replace(self, frequencies=geometric(base, width))
+        if self.scaling == "longrope":
+            is_long = length > self.parameters["original_max_position_embeddings"]
+            stretches = self.parameters["long_factor" if is_long else "short_factor"]
+            plain = geometric(self.base, self.width)
+            return replace(self, frequencies=tuple(g / s for g, s in zip(plain, stretches, strict=True)))
+        return self
+
+
+def geometric(base: float, width: int) -> tuple[float, ...]:
+    """The plain rotary frequencies base^(-2f/width), f = 0 .. width/2 - 1."""
+    return tuple(base ** (-2 * f / width) for f in range(width // 2))
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """The logit of a key falls by `slopes[head]` per token of distance."""
+
+    slopes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RelativeBias:
+    """A learned number per head and bucket of distance is added to the logit (T5)."""
+
+    buckets: int
+    max_distance: int
+    bidirectional: bool
+
+
+LayerPosition = Rotary | Alibi | RelativeBias
+
+
+@dataclass(frozen=True)
+class QKNorm:
+    """q and k are normalised after the projection, over each head or over all heads at once.
+
+    The gain is weight + offset (Gemma stores the gain minus one).
+    """
+
+    kind: NormKind
+    over: Literal["head", "all"]
+    eps: float
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer. Logit of key j for query i: scale * q_i.k_j + position bias, then the soft-cap.
+
+    scale and causal are None where only the tap can tell (unknown families).
+    """
+
+    index: int
+    block: str
+    heads: int
+    kv_heads: int
+    head_width: int
+    scale: float | None
+    causal: bool | None
+    position: LayerPosition | None
+    qk_norm: QKNorm | None = None
+    softcap: float | None = None
+    window: int | None = None
+    sinks: bool = False
+    clip_qkv: float | None = None
+
+    @property
+    def group(self) -> int:
+        """How many query heads share one key head."""
+        return self.heads // self.kv_heads
+
+    def kv_head(self, head: int) -> int:
+        """The key and value head that `head` reads."""
+        return head // self.group
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A model's attention, layer by layer. `weights(l)` gives the layer's matrices, read when asked for.
+
+    positions_added says what the embeddings carry before the first layer; max_positions is the longest text the
+    model was built for and `hard_limit` whether a longer one cannot run at all. `missing` is empty for a family
+    that an adapter knows, else one sentence on what cannot be told.
+    """
+
+    family: str
+    d_model: int
+    layers: tuple[Layer, ...]
+    vocabulary: int
+    max_positions: int | None
+    hard_limit: bool
+    positions_added: Literal["learned", "sinusoidal", "none", "unknown"]
+    norm: NormKind | Literal["unknown"]
+    norm_place: Literal["before", "after", "unknown"]
+    shared_layers: bool = False
+    missing: str = ""
+    _read_layer: Callable[[int], LayerWeights] | None = field(default=None, compare=False, repr=False)
+
+    def weights(self, layer: int) -> LayerWeights:
+        """W_q, W_k, W_v, W_o of every head of `layer`: views of the model, or read from the checkpoint now."""
+        if not 0 <= layer < len(self.layers):
+            raise ArmillaryError(f"there is no layer {layer}: {self.family} has layers 0 to {len(self.layers) - 1}")
+        if self._read_layer is None:
+            raise ArmillaryError(self.missing or "this anatomy was made from a configuration, which holds no weights")
+        return self._read_layer(layer)
+
+    def check_length(self, tokens: int) -> None:
+        """Raise if the model cannot run on a text of `tokens` tokens."""
+        if self.hard_limit and self.max_positions is not None and tokens > self.max_positions:
+            raise ArmillaryError(
+                f"the text has {tokens} tokens, but this {self.family} model has {self.max_positions} positions: "
+                f"cut the text to {self.max_positions} tokens"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        plain = _plain(self)
+        assert isinstance(plain, dict)
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {f.name: _plain(getattr(value, f.name)) for f in fields(value) if not f.name.startswith("_")}
+        return {"kind": type(value).__name__, **named} if isinstance(value, LayerPosition) else named
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return value

@@ -1,0 +1,147 @@
+"""Llama and its look-alikes: rotary, RMS norm before attention (mostly), separate or fused projections."""
+
+from dataclasses import replace
+
+from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
+from armillary.anatomy.description import QKNorm, Rotary
+from armillary.anatomy.rotary import rotary_from
+from armillary.anatomy.weights import Projection, stacked
+from armillary.errors import ArmillaryError
+
+
+def rotary(config: Config, layer: int) -> Rotary | None:
+    return rotary_from(config, layer, head_width=head_width_of(config))
+
+
+def window_everywhere(config: Config, layer: int) -> int | None:
+    return getattr(config, "sliding_window", None)
+
+
+def window_by_type(config: Config, layer: int) -> int | None:
+    """The window of layers that config.layer_types calls sliding."""
+    kind = config.layer_types[layer]
+    if kind not in ("full_attention", "sliding_attention"):
+        raise ArmillaryError(
+            f"the configuration gives layer {layer} the type {kind!r}; known are full_attention and sliding_attention"
+        )
+    return int(config.sliding_window) if kind == "sliding_attention" else None
+
+
+def rms_per_head(config: Config) -> QKNorm:
+    return QKNorm("rms", "head", config.rms_norm_eps)
+
+
+LLAMA = Adapter(
+    family="llama",
+    blocks="layers",
+    attention="self_attn",
+    q=Projection("self_attn.q_proj"),
+    k=Projection("self_attn.k_proj"),
+    v=Projection("self_attn.v_proj"),
+    o=Projection("self_attn.o_proj"),
+    norm="rms",
+    position=rotary,
+)
+register(LLAMA)
+
+MISTRAL = replace(
+    LLAMA, family="mistral", window=window_everywhere, understands=frozenset({"sliding_window", "layer_types"})
+)
+register(MISTRAL)
+
+SLIDING_BY_TYPE = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
+QWEN2 = replace(LLAMA, family="qwen2", window=window_by_type, understands=SLIDING_BY_TYPE)
+register(QWEN2)
+register(
+    replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
+)
+
+register(
+    replace(
+        LLAMA,
+        family="olmo2",
+        norm_place="after",
+        qk_norm=lambda config: QKNorm("rms", "all", config.rms_norm_eps),
+        q_norm="self_attn.q_norm",
+        k_norm="self_attn.k_norm",
+    )
+)
+
+GEMMA = replace(
+    LLAMA,
+    family="gemma",
+    causal=lambda config: not getattr(config, "use_bidirectional_attention", False),
+    understands=frozenset({"use_bidirectional_attention"}),
+)
+register(GEMMA)
+
+GEMMA2 = replace(
+    GEMMA,
+    family="gemma2",
+    scale=lambda config, layer: float(config.query_pre_attn_scalar**-0.5),
+    softcap=lambda config, layer: config.attn_logit_softcapping,
+    window=window_by_type,
+    understands=GEMMA.understands | SLIDING_BY_TYPE | {"query_pre_attn_scalar", "attn_logit_softcapping"},
+)
+register(GEMMA2)
+register(
+    replace(
+        GEMMA2,
+        family="gemma3_text",
+        softcap=lambda config, layer: None,  # in the configuration, but the model's code never applies it
+        qk_norm=lambda config: QKNorm("rms", "head", config.rms_norm_eps, offset=1.0),
+        q_norm="self_attn.q_norm",
+        k_norm="self_attn.k_norm",
+        understands=GEMMA2.understands | {"_sliding_window_pattern", "sliding_window_pattern", "rope_local_base_freq"},
+        allowed={"attn_logit_softcapping": (None,)},
+    )
+)
+
+register(replace(MISTRAL, family="starcoder2", norm="layer"))
+
+register(
+    replace(
+        LLAMA,
+        family="gpt_oss",
+        window=window_by_type,
+        sinks="self_attn.sinks",
+        understands=SLIDING_BY_TYPE,
+    )
+)
+
+PHI3_FUSED = Projection("self_attn.qkv_proj", rows=stacked)
+register(
+    replace(
+        MISTRAL,
+        family="phi3",
+        q=PHI3_FUSED,
+        k=PHI3_FUSED,
+        v=PHI3_FUSED,
+        understands=MISTRAL.understands | {"partial_rotary_factor"},
+    )
+)
+
+register(
+    replace(
+        LLAMA,
+        family="phi",
+        o=Projection("self_attn.dense"),
+        norm="layer",
+        qk_norm=lambda config: QKNorm("layer", "head", config.layer_norm_eps) if config.qk_layernorm else None,
+        q_norm="self_attn.q_layernorm",
+        k_norm="self_attn.k_layernorm",
+        understands=frozenset({"qk_layernorm", "partial_rotary_factor"}),
+    )
+)
+
+register(
+    replace(
+        LLAMA,
+        family="stablelm",
+        norm="layer",
+        qk_norm=lambda config: QKNorm("layer", "head", config.layer_norm_eps) if config.qk_layernorm else None,
+        q_norm="self_attn.q_layernorm.norms.{head}",
+        k_norm="self_attn.k_layernorm.norms.{head}",
+        understands=frozenset({"qk_layernorm", "use_qkv_bias", "partial_rotary_factor"}),
+    )
+)

@@ -1,0 +1,95 @@
+"""q, k and logits from the weights and the attention input alone: what the tap's observations are checked against.
+
+Every step is linear given the token's own norm: project, normalise, rotate. The constituents lens relies on that.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from armillary.anatomy.bias import alibi_bias, relative_bias
+from armillary.anatomy.description import Alibi, Anatomy, Layer, QKNorm, RelativeBias, Rotary
+from armillary.anatomy.weights import LayerWeights, NormWeights, stack
+from armillary.errors import ArmillaryError
+from armillary.view import grouped_products
+
+
+def rebuilt_logits(
+    anatomy: Anatomy, layer: int, x: Float[Tensor, "batch token d"], positions: Int[Tensor, "token"] | None = None
+) -> Float[Tensor, "batch head token token"]:
+    """scale * q.k + position bias of every pair of tokens, before soft-cap and mask."""
+    here, weights = anatomy.layers[layer], anatomy.weights(layer)
+    if positions is None:
+        positions = torch.arange(x.shape[1], device=x.device)
+    if here.scale is None:
+        raise ArmillaryError(anatomy.missing)
+    q, k = queries_and_keys(here, weights, x, positions)
+    logits = grouped_products(q, k) * here.scale
+    bias = position_bias(here, weights, positions)
+    return logits if bias is None else logits + bias
+
+
+def queries_and_keys(
+    layer: Layer, weights: LayerWeights, x: Float[Tensor, "batch token d"], positions: Int[Tensor, "token"]
+) -> tuple[Float[Tensor, "batch head token e"], Float[Tensor, "batch kv_head token e"]]:
+    """q and k as they are multiplied."""
+    q = project(x, weights.q, weights.q_bias)
+    k = project(x, weights.k, weights.k_bias)
+    if layer.clip_qkv is not None:
+        q, k = q.clamp(-layer.clip_qkv, layer.clip_qkv), k.clamp(-layer.clip_qkv, layer.clip_qkv)
+    if layer.qk_norm is not None:
+        assert weights.q_norm is not None
+        assert weights.k_norm is not None
+        q, k = normalise(layer.qk_norm, weights.q_norm, q), normalise(layer.qk_norm, weights.k_norm, k)
+    if isinstance(layer.position, Rotary):
+        rotary = layer.position.at(int(positions.max()) + 1)
+        q, k = rotate(rotary, q, positions), rotate(rotary, k, positions)
+    return q, k
+
+
+def project(
+    x: Float[Tensor, "batch token d"],
+    matrices: tuple[Float[Tensor, "d e"], ...],
+    biases: tuple[Float[Tensor, "e"], ...] | None,
+) -> Float[Tensor, "batch head token e"]:
+    """x W + b of every head."""
+    projected = x[:, None] @ stack(matrices).to(x.dtype)
+    return projected if biases is None else projected + stack(biases).to(x.dtype)[:, None, :]
+
+
+def normalise(
+    norm: QKNorm, weights: NormWeights, q: Float[Tensor, "batch head token e"]
+) -> Float[Tensor, "batch head token e"]:
+    """The q/k norm: root mean square or layer norm, over a head's channels or over all heads' at once."""
+    over = (-1,) if norm.over == "head" else (1, 3)
+    if norm.kind == "layer":
+        q = q - q.mean(over, keepdim=True)
+    q = q * torch.rsqrt(q.square().mean(over, keepdim=True) + norm.eps)
+    q = q * (stack(weights.weight).to(q.dtype) + norm.offset)[:, None, :]
+    return q if weights.bias is None else q + stack(weights.bias).to(q.dtype)[:, None, :]
+
+
+def rotate(
+    rotary: Rotary, q: Float[Tensor, "batch head token e"], positions: Int[Tensor, "token"]
+) -> Float[Tensor, "batch head token e"]:
+    """Pair f turned by position * frequency f; channels beyond the rotary width stay."""
+    turned, still = q[..., : rotary.width], q[..., rotary.width :]
+    angle = positions[:, None].double() * torch.tensor(rotary.frequencies, dtype=torch.float64, device=q.device)
+    cos, sin = ((f(angle) * rotary.factor).to(q.dtype) for f in (torch.cos, torch.sin))
+    pairs = turned.unflatten(-1, (2, -1) if rotary.layout == "half" else (-1, 2))
+    axis = -2 if rotary.layout == "half" else -1
+    a, b = pairs.unbind(axis)
+    pairs = torch.stack([a * cos - b * sin, b * cos + a * sin], axis)
+    return torch.cat([pairs.flatten(-2), still], -1)
+
+
+def position_bias(
+    layer: Layer, weights: LayerWeights, positions: Int[Tensor, "token"]
+) -> Float[Tensor, "head token token"] | None:
+    """What position adds to the logits by itself (ALiBi, T5), or None."""
+    if isinstance(layer.position, Alibi):
+        return alibi_bias(layer.position, positions, positions)
+    if isinstance(layer.position, RelativeBias):
+        assert weights.relative_bias is not None
+        return relative_bias(layer.position, weights.relative_bias, positions, positions)
+    return None

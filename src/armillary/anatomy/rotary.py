@@ -1,0 +1,48 @@
+"""Rotary encodings as a configuration describes them: any base, fraction and scaling, per layer type."""
+
+from typing import Any
+
+from armillary.anatomy.description import PairLayout, Rotary, geometric
+from armillary.errors import ArmillaryError
+
+
+def rotary_from(config: Any, layer: int, *, head_width: int, layout: PairLayout = "half") -> Rotary | None:
+    """The layer's rotary encoding, or None where this layer type has none."""
+    parameters = config.rope_parameters
+    layer_type = None
+    if parameters is not None and not _is_flat(parameters):
+        layer_type = config.layer_types[layer]
+        if layer_type not in parameters:
+            raise ArmillaryError(
+                f"the configuration gives layer {layer} the type {layer_type!r}, but rope_parameters only has "
+                f"{sorted(parameters)}"
+            )
+        parameters = parameters[layer_type]
+    if parameters is None:
+        return None
+    kind, base = parameters.get("rope_type", "default"), float(parameters["rope_theta"])
+    width = int(head_width * parameters.get("partial_rotary_factor", 1.0))
+    if kind == "default":
+        return Rotary(geometric(base, width), layout, base, parameters=dict(parameters))
+    frequencies, factor = _scaled(config, kind, layer_type)
+    known = {**parameters, "max_position_embeddings": config.max_position_embeddings}
+    return Rotary(frequencies, layout, base, kind, factor, known)
+
+
+def _is_flat(parameters: dict[str, Any]) -> bool:
+    """Whether there is one set of parameters for all layers, not one per layer type."""
+    return "rope_theta" in parameters or "rope_type" in parameters
+
+
+def _scaled(config: Any, kind: str, layer_type: str | None) -> tuple[tuple[float, ...], float]:
+    """Frequencies and cos/sin factor of a scaled encoding, from transformers' own table of scalings."""
+    import torch
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    if kind not in ROPE_INIT_FUNCTIONS:
+        raise ArmillaryError(
+            f"the configuration has rope_type={kind!r}; known are default, {', '.join(sorted(ROPE_INIT_FUNCTIONS))}"
+        )
+    typed = {"layer_type": layer_type} if layer_type else {}
+    frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), **typed)
+    return tuple(frequencies.tolist()), float(factor)

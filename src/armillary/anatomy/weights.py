@@ -1,0 +1,166 @@
+"""W_q, W_k, W_v and W_o of every head, oriented one way (q = x W_q + b_q), as views of the stored matrices."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from armillary.errors import ArmillaryError
+
+Read = Callable[[str], Tensor | None]
+"""Gives the stored tensor of that name, or None where the checkpoint has none (a bias, say)."""
+
+Rows = Callable[[str, int, int, int], int]
+"""rows(part, head, heads, kv_heads): which run of head_width outputs of the stored matrix is this head's."""
+
+
+def separate(part: str, head: int, heads: int, kv_heads: int) -> int:
+    """q, k and v each have a matrix of their own: heads in order."""
+    return head
+
+
+def stacked(part: str, head: int, heads: int, kv_heads: int) -> int:
+    """One matrix: all of q, then all of k, then all of v."""
+    return {"q": 0, "k": heads, "v": heads + kv_heads}[part] + head
+
+
+def per_head(part: str, head: int, heads: int, kv_heads: int) -> int:
+    """One matrix: q, k, v of head 0, then of head 1, ..."""
+    return 3 * head + "qkv".index(part)
+
+
+def per_group(part: str, head: int, heads: int, kv_heads: int) -> int:
+    """One matrix: for each key head its queries, its key, its value."""
+    group = heads // kv_heads
+    if part == "q":
+        return (head // group) * (group + 2) + head % group
+    return head * (group + 2) + group + "kv".index(part)
+
+
+def in_four_parts(part: str, head: int, heads: int, kv_heads: int) -> int:
+    """One matrix in four parts, each with q, v and k of a quarter of the heads (CodeGen)."""
+    quarter = heads // 4
+    return (head // quarter) * 3 * quarter + "qvk".index(part) * quarter + head % quarter
+
+
+@dataclass(frozen=True)
+class NormWeights:
+    """Gain and bias of a q or k norm, for each head."""
+
+    weight: tuple[Float[Tensor, "e"], ...]
+    bias: tuple[Float[Tensor, "e"], ...] | None
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer's attention weights: q[a], k[g], v[g] are (d, e), o[a] is (e, d), for head a and key head g.
+
+    q_a = x q[a] + q_bias[a]; the layer adds sum_a z_a o[a] + o_bias to the stream, z_a the head's mixed values.
+    """
+
+    q: tuple[Float[Tensor, "d e"], ...]
+    k: tuple[Float[Tensor, "d e"], ...]
+    v: tuple[Float[Tensor, "d e"], ...]
+    o: tuple[Float[Tensor, "e d"], ...]
+    q_bias: tuple[Float[Tensor, "e"], ...] | None = None
+    k_bias: tuple[Float[Tensor, "e"], ...] | None = None
+    v_bias: tuple[Float[Tensor, "e"], ...] | None = None
+    o_bias: Float[Tensor, "d"] | None = None
+    q_norm: NormWeights | None = None
+    k_norm: NormWeights | None = None
+    sinks: Float[Tensor, "head"] | None = None
+    relative_bias: Float[Tensor, "bucket head"] | None = None
+
+    def not_finite(self) -> list[str]:
+        """The matrices that hold a NaN or an infinity, as 'W_q of head 3'."""
+        found = []
+        for part, what in (("q", "head"), ("k", "key head"), ("v", "key head"), ("o", "head")):
+            matrices: tuple[Tensor, ...] = getattr(self, part)
+            found += [f"W_{part} of {what} {a}" for a, w in enumerate(matrices) if not w.isfinite().all()]
+            biases: tuple[Tensor, ...] | Tensor | None = getattr(self, f"{part}_bias")
+            if isinstance(biases, tuple):
+                found += [f"b_{part} of {what} {a}" for a, b in enumerate(biases) if not b.isfinite().all()]
+            elif biases is not None and not biases.isfinite().all():
+                found.append(f"b_{part}")
+        return found
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Where one of q, k, v, o is stored: a name inside the block, and whether as (in, out) or as (out, in)."""
+
+    name: str
+    rows: Rows = separate
+    transposed: bool = False
+
+
+def head_matrices(
+    read: Read, at: Projection, part: str, shape: tuple[int, int, int, int]
+) -> tuple[tuple[Float[Tensor, "d e"], ...], tuple[Float[Tensor, "e"], ...] | None]:
+    """The matrix and bias of every head of q, k or v; shape is (d, head width, heads, key heads)."""
+    d, e, heads, kv_heads = shape
+    weight, bias = stored(read, f"{at.name}.weight"), read(f"{at.name}.bias")
+    starts = [at.rows(part, a, heads, kv_heads) * e for a in range(heads if part == "q" else kv_heads)]
+    out_axis = 1 if at.transposed else 0
+    check_shape(f"{at.name}.weight", weight, 1 - out_axis, d, out_axis, max(starts) + e)
+    views = (weight.narrow(out_axis, start, e) for start in starts)
+    matrices = tuple(view if at.transposed else view.T for view in views)
+    return matrices, None if bias is None else tuple(bias.narrow(0, start, e) for start in starts)
+
+
+def output_matrices(
+    read: Read, at: Projection, shape: tuple[int, int, int, int]
+) -> tuple[tuple[Float[Tensor, "e d"], ...], Float[Tensor, "d"] | None]:
+    """The output matrix of every head, and the layer's output bias."""
+    d, e, heads, _ = shape
+    weight, bias = stored(read, f"{at.name}.weight"), read(f"{at.name}.bias")
+    in_axis = 0 if at.transposed else 1
+    check_shape(f"{at.name}.weight", weight, 1 - in_axis, d, in_axis, heads * e)
+    views = (weight.narrow(in_axis, a * e, e) for a in range(heads))
+    return tuple(view if at.transposed else view.T for view in views), bias
+
+
+def norm_weights(read: Read, name: str, heads: int, over: str) -> NormWeights:
+    """The norm's gain and bias as each head sees them; a name with '{head}' is one norm per head."""
+    each = [name.format(head=a) if "{head}" in name else name for a in range(heads)]
+    weights, biases = [], []
+    for a, norm in enumerate(each):
+        weight, bias = stored(read, f"{norm}.weight"), read(f"{norm}.bias")
+        e = weight.shape[0] // heads if over == "all" else weight.shape[0]
+        start = a * e if over == "all" else 0
+        weights.append(weight.narrow(0, start, e))
+        if bias is not None:
+            biases.append(bias.narrow(0, start, e))
+    return NormWeights(tuple(weights), tuple(biases) if biases else None)
+
+
+def stored(read: Read, name: str) -> Tensor:
+    """The tensor of that name, which must be there and hold plain numbers."""
+    tensor = read(name)
+    if tensor is None:
+        raise ArmillaryError(
+            f"the model has no weight {name!r}, which its family should have: "
+            "if it carries a LoRA, merge it first (merge_and_unload); if it is quantised, load it unquantised"
+        )
+    if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+        raise ArmillaryError(
+            f"{name} is stored in a quantised format ({str(tensor.dtype).removeprefix('torch.')}): "
+            "load the model in float32, float16 or bfloat16"
+        )
+    return tensor
+
+
+def check_shape(name: str, weight: Tensor, d_axis: int, d: int, out_axis: int, outputs: int) -> None:
+    """Raise where a stored matrix is not as large as the configuration says."""
+    if weight.dim() != 2 or weight.shape[d_axis] != d or weight.shape[out_axis] < outputs:
+        raise ArmillaryError(
+            f"{name} has shape {tuple(weight.shape)}, but the configuration asks for {d} on axis {d_axis} "
+            f"and {outputs} or more on axis {out_axis}: weights and config.json do not belong together"
+        )
+
+
+def stack(matrices: tuple[Float[Tensor, "..."], ...]) -> Float[Tensor, "head ..."]:
+    """The heads' matrices as one tensor (a copy), for batched algebra."""
+    return torch.stack(matrices)

@@ -1,0 +1,119 @@
+"""What one attention layer computed from: q, k, v, scale, mask and bias, with the logits they give, row by row."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionView:
+    """One layer's attention while the model runs; tensors are the model's own, detached: do not write to them.
+
+    q and k are as they are multiplied: rotated, normalised. With grouped keys there are fewer key heads than
+    heads, and head a reads key head a // group. The logit of key j for query i is scale * q_i.k_j + bias, then
+    the soft-cap; the softmax runs over the keys that `visible` allows, and the sink logit where there is one.
+    """
+
+    q: Float[Tensor, "batch head query e"]
+    k: Float[Tensor, "batch kv_head key e"]
+    v: Float[Tensor, "batch kv_head key ev"]
+    scale: float
+    mask: Bool[Tensor, "#batch #head #query key"] | None = None
+    causal: bool = False
+    window: int | None = None
+    bias: Float[Tensor, "#batch #head #query key"] | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, "head"] | None = None
+    output: Float[Tensor, "batch query head ev"] | None = None
+    layer: int = 0
+    module: str = ""
+    x: Float[Tensor, "batch query d"] | None = None
+    valid: Bool[Tensor, "batch key"] | None = None
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def queries(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def keys(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def valid_queries(self) -> Bool[Tensor, "batch query"]:
+        """False for the rows of padding, which mean nothing."""
+        if self.valid is None:
+            return torch.ones(self.q.shape[0], self.queries, dtype=torch.bool, device=self.q.device)
+        return self.valid[:, self.keys - self.queries :]
+
+    def logits(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
+        """scale * q.k + bias for these queries, in float32 or better, before the soft-cap and the mask."""
+        products = grouped_products(self.q[:, :, rows], self.k) * self.scale
+        return products if self.bias is None else products + _rows_of(self.bias, rows)
+
+    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch #head row key"]:
+        """Which keys each query may see."""
+        query = torch.arange(self.queries, device=self.q.device)[rows, None] + self.keys - self.queries
+        key = torch.arange(self.keys, device=self.q.device)[None, :]
+        seen = torch.ones(query.shape[0], self.keys, dtype=torch.bool, device=self.q.device)
+        if self.causal:
+            seen = seen & (key <= query)
+        if self.window is not None:
+            seen = seen & ((query - key).abs() < self.window)
+        allowed = seen.expand(self.q.shape[0], 1, *seen.shape)
+        if self.valid is not None:
+            allowed = allowed & self.valid[:, None, None, :]
+        return allowed if self.mask is None else allowed & _rows_of(self.mask, rows)
+
+    def attention(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
+        """The attention probabilities of these queries; rows that see nothing are zero."""
+        logits = soft_capped(self.logits(rows), self.softcap).masked_fill(~self.visible(rows), -torch.inf)
+        if self.sinks is None:
+            return logits.softmax(-1).nan_to_num(0.0)
+        sink = self.sinks.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:-1], 1)
+        return torch.cat([logits, sink], -1).softmax(-1)[..., :-1]
+
+    def mixed_values(self, rows: slice = slice(None)) -> Float[Tensor, "batch row head ev"]:
+        """attention times v: what the layer should have given to its output projection."""
+        a = self.attention(rows)
+        batch, _, kv_heads = *a.shape[:2], self.v.shape[1]
+        grouped = a.reshape(batch, kv_heads, -1, a.shape[-1])
+        mixed = grouped @ self.v.to(a.dtype)
+        return mixed.reshape(*a.shape[:3], self.v.shape[-1]).transpose(1, 2)
+
+
+def grouped_products(
+    q: Float[Tensor, "batch head row e"], k: Float[Tensor, "batch kv_head key e"]
+) -> Float[Tensor, "batch head row key"]:
+    """q.k of every head with its key head, in float32 or better, without a copy of k per head."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    batch, heads, rows, e = q.shape
+    merged = q.reshape(batch, k.shape[1], -1, e).to(wide) @ k.to(wide).transpose(-1, -2)
+    return merged.reshape(batch, heads, rows, k.shape[2])
+
+
+def soft_capped(logits: Float[Tensor, "*dims"], cap: float | None) -> Float[Tensor, "*dims"]:
+    """cap * tanh(logits / cap), or the logits where there is no cap."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def split_mask(
+    mask: Tensor, keys: int
+) -> tuple[Bool[Tensor, "batch head query key"], Float[Tensor, "batch head query key"] | None]:
+    """A stock mask (True: seen, or a number to add) as which keys are seen, and the bias it adds to them if any."""
+    mask = mask[..., :keys]
+    if mask.dtype == torch.bool:
+        return mask, None
+    seen = mask > torch.finfo(mask.dtype).min / 2
+    added = mask.masked_fill(~seen, 0.0)
+    return seen, added if added.any() else None
+
+
+def _rows_of(tensor: Tensor, rows: slice) -> Tensor:
+    """The rows of a (batch, head, query, key) tensor whose query axis may be broadcast."""
+    return tensor if tensor.shape[-2] == 1 else tensor[..., rows, :]

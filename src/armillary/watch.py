@@ -1,0 +1,98 @@
+"""How the tap looks into families that do not ask transformers' interface for their attention function.
+
+A watch is put on one attention module: it reports an AttentionView each time the module runs, and returns what
+takes it off again. The module computes as before.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from armillary.errors import ArmillaryError
+from armillary.view import AttentionView, split_mask
+
+Report = Callable[[AttentionView], None]
+Undo = Callable[[], None]
+Watch = Callable[[nn.Module, Report], Undo]
+
+
+def watch_method(
+    name: str,
+    read: Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None], AttentionView],
+    *,
+    heads_first: bool = True,
+) -> Watch:
+    """Watch a method of the module that takes query, key, value and mask and returns output and probabilities.
+
+    heads_first says whether that output is (batch, head, query, e) or (batch, query, head, e).
+    """
+
+    def watch(module: nn.Module, report: Report) -> Undo:
+        stock = getattr(module, name)
+
+        def observed(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
+            computed = stock(query, key, value, attention_mask)
+            mixed = computed[0].transpose(1, 2) if heads_first else computed[0]
+            report(replace(read(module, query, key, value, attention_mask), output=mixed))
+            return computed
+
+        setattr(module, name, observed)
+        return lambda: delattr(module, name)
+
+    return watch
+
+
+def watch_projection(
+    projection: str, output: str, read: Callable[[nn.Module, dict[str, Any], Tensor], AttentionView]
+) -> Watch:
+    """Watch a module that does everything inside its forward: its arguments and its fused q, k, v projection."""
+
+    def watch(module: nn.Module, report: Report) -> Undo:
+        signature = inspect.signature(module.forward)
+        seen: dict[str, Any] = {}
+
+        def arguments(_: nn.Module, args: Any, kwargs: Any) -> None:
+            seen["arguments"] = dict(signature.bind(*args, **kwargs).arguments)
+
+        def fused(_: nn.Module, args: Any, projected: Tensor) -> None:
+            seen["fused"] = projected
+
+        def mixed(_: nn.Module, args: Any) -> None:
+            seen["mixed"] = args[0]
+
+        def finished(_: nn.Module, args: Any, computed: Any) -> None:
+            _no_past(module, seen["arguments"], seen["fused"].shape[1])
+            view = read(module, seen["arguments"], seen["fused"])
+            by_head = seen["mixed"].unflatten(-1, (view.heads, -1))
+            report(replace(view, output=by_head))
+            seen.clear()
+
+        handles = [
+            module.register_forward_pre_hook(arguments, with_kwargs=True),
+            module.get_submodule(projection).register_forward_hook(fused),
+            module.get_submodule(output).register_forward_pre_hook(mixed),
+            module.register_forward_hook(finished),
+        ]
+        return lambda: [handle.remove() for handle in handles].clear()
+
+    return watch
+
+
+def _no_past(module: nn.Module, arguments: dict[str, Any], queries: int) -> None:
+    cache = arguments.get("layer_past") or arguments.get("past_key_values")
+    if cache is not None and cache.get_seq_length(module.layer_idx) > queries:
+        raise ArmillaryError(
+            f"{type(module).__name__} continues a cached text, and its earlier keys do not pass the tap: "
+            "run the whole text at once, with use_cache=False"
+        )
+
+
+def masked(mask: Tensor | None, keys: int) -> dict[str, Tensor | None]:
+    """The fields `mask` and `bias` of a view, from a stock mask."""
+    if mask is None:
+        return {"mask": None, "bias": None}
+    seen, bias = split_mask(mask, keys)
+    return {"mask": seen, "bias": bias}
