@@ -3,7 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from armillary.anatomy import Adapter, Anatomy, Projection, describe, known_families, rebuilt_logits, register
+    from armillary.anatomy import (
+        Adapter,
+        Anatomy,
+        Projection,
+        describe,
+        known_families,
+        rebuilt_logits,
+        register,
+    )
     from armillary.errors import ArmillaryError
     from armillary.models import load
     from armillary.tap import Tap

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from armillary.anatomy.checkpoint import Checkpoint, load_config
-from armillary.anatomy.describe import describe
 from armillary.anatomy.description import Anatomy
+from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 
 WhenNotFinite = Literal["refuse", "allow"]
@@ -35,7 +35,12 @@ def load(
     loader = getattr(transformers, _loader_name(config))
     try:
         model: nn.Module = loader.from_pretrained(
-            str(source), config=config, trust_remote_code=trust_remote_code, weights_only=True, dtype=dtype, **options
+            str(source),
+            config=config,
+            trust_remote_code=trust_remote_code,
+            weights_only=True,
+            dtype=dtype,
+            **options,
         )
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
@@ -61,7 +66,9 @@ def refuse_not_finite(anatomy: Anatomy) -> None:
 
 def not_finite_weights(anatomy: Anatomy) -> list[str]:
     """Every attention matrix with a NaN or an infinity, as 'layer 2: W_q of head 3'."""
-    return [f"layer {layer.index}: {what}" for layer in anatomy.layers for what in anatomy.weights(layer.index).not_finite()]
+    return [
+        f"layer {layer.index}: {what}" for layer in anatomy.layers for what in anatomy.weights(layer.index).not_finite()
+    ]
 
 
 def _loader_name(config: Any) -> str:

@@ -10,15 +10,15 @@ import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import AttentionInterface
 
 from armillary.anatomy.adapter import adapter_for
-from armillary.anatomy.describe import blocks_name, config_of, describe
 from armillary.anatomy.description import Anatomy
+from armillary.anatomy.source import blocks_name, config_of, describe
 from armillary.errors import ArmillaryError
 from armillary.view import AttentionView, split_mask
 from armillary.watch import Undo
@@ -47,7 +47,7 @@ class Tap:
         self._layers, self._blocks = self._find_layers()
         self._forward = _Forward()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Tap":
         _open(self)
         try:
             self._put_hooks()
@@ -243,7 +243,13 @@ class _Call:
     """One call of an attention function."""
 
     def __init__(
-        self, implementation: str | None, query: Tensor, key: Tensor, value: Tensor, mask: Any, kwargs: dict[str, Any]
+        self,
+        implementation: str | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        kwargs: dict[str, Any],
     ) -> None:
         self.implementation = implementation
         self.query, self.key, self.value, self.mask, self.kwargs = query, key, value, mask, kwargs
@@ -280,7 +286,12 @@ def _observed_interface(self: Any, attn_implementation: str | None, default: Cal
     stock = _STOCK_GET(self, attn_implementation, default)
 
     def observed(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **kwargs: Any
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        **kwargs: Any,
     ) -> Any:
         computed = stock(module, query, key, value, attention_mask, **kwargs)
         tap = _OWNERS.get(id(module))

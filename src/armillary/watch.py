@@ -21,7 +21,7 @@ Watch = Callable[[nn.Module, Report], Undo]
 
 def watch_method(
     name: str,
-    read: Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None], AttentionView],
+    read: Callable[[Any, Tensor, Tensor, Tensor, Tensor | None], AttentionView],
     *,
     heads_first: bool = True,
 ) -> Watch:
@@ -46,7 +46,7 @@ def watch_method(
 
 
 def watch_projection(
-    projection: str, output: str, read: Callable[[nn.Module, dict[str, Any], Tensor], AttentionView]
+    projection: str, output: str, read: Callable[[Any, dict[str, Any], Tensor], AttentionView]
 ) -> Watch:
     """Watch a module that does everything inside its forward: its arguments and its fused q, k, v projection."""
 
@@ -76,7 +76,12 @@ def watch_projection(
             module.get_submodule(output).register_forward_pre_hook(mixed),
             module.register_forward_hook(finished),
         ]
-        return lambda: [handle.remove() for handle in handles].clear()
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
 
     return watch
 
@@ -90,7 +95,7 @@ def _no_past(module: nn.Module, arguments: dict[str, Any], queries: int) -> None
         )
 
 
-def masked(mask: Tensor | None, keys: int) -> dict[str, Tensor | None]:
+def masked(mask: Tensor | None, keys: int) -> dict[str, Any]:
     """The fields `mask` and `bias` of a view, from a stock mask."""
     if mask is None:
         return {"mask": None, "bias": None}

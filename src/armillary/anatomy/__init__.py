@@ -1,9 +1,9 @@
 """What a model is made of: layers, heads, their weights, and how it encodes position."""
 
 from armillary.anatomy.adapter import Adapter, adapter_for, known_families, register
-from armillary.anatomy.describe import describe
 from armillary.anatomy.description import Alibi, Anatomy, Layer, QKNorm, RelativeBias, Rotary
 from armillary.anatomy.rebuild import rebuilt_logits
+from armillary.anatomy.source import describe
 from armillary.anatomy.weights import LayerWeights, Projection
 
 __all__ = [

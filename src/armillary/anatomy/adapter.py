@@ -180,11 +180,23 @@ ABOUT_ATTENTION = re.compile(
 UNDERSTOOD = frozenset(
     [
         # what every adapter reads
-        *("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "n_head", "n_heads"),
+        *(
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "max_position_embeddings",
+            "n_head",
+            "n_heads",
+        ),
         *("num_heads", "n_positions", "d_kv"),
         # what the tap sees for itself or that acts only in training
         *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "output_attentions"),
-        *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal"),
+        *(
+            "_attn_implementation",
+            "attn_implementation",
+            "_attn_implementation_autoset",
+            "_attn_implementation_internal",
+        ),
         *("deterministic_flash_attn", "use_flash_attn", "flash_attn", "use_flash_attention"),
         # outside attention
         *("final_logit_softcapping", "pruned_heads", "add_cross_attention", "num_local_experts"),
@@ -205,13 +217,13 @@ def register(adapter: Adapter) -> None:
 
 def adapter_for(family: str) -> Adapter | None:
     """The adapter of that family, or None."""
-    import armillary.anatomy.families  # noqa: F401, PLC0415  (its modules register what ships with Armillary)
+    import armillary.anatomy.families  # noqa: F401  (its modules register what ships with Armillary)
 
     return _REGISTRY.get(family)
 
 
 def known_families() -> tuple[str, ...]:
     """Every family that has an adapter, in alphabetical order."""
-    import armillary.anatomy.families  # noqa: F401, PLC0415
+    import armillary.anatomy.families  # noqa: F401
 
     return tuple(sorted(_REGISTRY))

@@ -31,7 +31,10 @@ def alibi_bias(alibi: Alibi, query: Int[Tensor, "query"], key: Int[Tensor, "key"
 
 
 def relative_bias(
-    scheme: RelativeBias, table: Float[Tensor, "bucket head"], query: Int[Tensor, "query"], key: Int[Tensor, "key"]
+    scheme: RelativeBias,
+    table: Float[Tensor, "bucket head"],
+    query: Int[Tensor, "query"],
+    key: Int[Tensor, "key"],
 ) -> Float[Tensor, "head query key"]:
     """The table's entry for the bucket of each distance."""
     return table[bucket_of(scheme, key[None, :] - query[:, None])].permute(2, 0, 1)

@@ -15,7 +15,10 @@ from armillary.view import grouped_products
 
 
 def rebuilt_logits(
-    anatomy: Anatomy, layer: int, x: Float[Tensor, "batch token d"], positions: Int[Tensor, "token"] | None = None
+    anatomy: Anatomy,
+    layer: int,
+    x: Float[Tensor, "batch token d"],
+    positions: Int[Tensor, "token"] | None = None,
 ) -> Float[Tensor, "batch head token token"]:
     """scale * q.k + position bias of every pair of tokens, before soft-cap and mask."""
     here, weights = anatomy.layers[layer], anatomy.weights(layer)

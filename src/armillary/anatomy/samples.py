@@ -41,7 +41,11 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "albert": dict(embedding_size=16),
     "albert/groups": dict(embedding_size=16, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2),
     "modernbert": dict(
-        local_attention=8, layer_types=SLIDING["layer_types"], attention_bias=True, cls_token_id=3, sep_token_id=4
+        local_attention=8,
+        layer_types=SLIDING["layer_types"],
+        attention_bias=True,
+        cls_token_id=3,
+        sep_token_id=4,
     ),
     "opt": dict(ffn_dim=64, word_embed_proj_dim=48),
     "bloom": dict(n_layer=3, n_head=6),
@@ -56,7 +60,11 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "llama/yarn": {
         **GROUPED,
         "rope_parameters": dict(
-            rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, attention_factor=1.2
+            rope_type="yarn",
+            rope_theta=1e4,
+            factor=4.0,
+            original_max_position_embeddings=16,
+            attention_factor=1.2,
         ),
     },
     "llama/llama3": dict(
@@ -77,7 +85,13 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {**GROUPED, **SLIDING, "use_sliding_window": True},
     "qwen3": {**GROUPED, "head_dim": 12},
     "gemma": {**GROUPED, "head_dim": 12},
-    "gemma2": {**GROUPED, **SLIDING, "head_dim": 12, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 0.7},
+    "gemma2": {
+        **GROUPED,
+        **SLIDING,
+        "head_dim": 12,
+        "query_pre_attn_scalar": 7,
+        "attn_logit_softcapping": 0.7,
+    },
     "gemma3_text": {
         **GROUPED,
         **SLIDING,
@@ -87,7 +101,10 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
             "full_attention": dict(rope_type="linear", rope_theta=1e5, factor=2.0),
         },
     },
-    "phi": {**GROUPED, "rope_parameters": dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)},
+    "phi": {
+        **GROUPED,
+        "rope_parameters": dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+    },
     "phi/qk-norm": dict(qk_layernorm=True),
     "phi3": {**GROUPED, "sliding_window": 7},
     "phi3/longrope": dict(

@@ -98,7 +98,13 @@ register(
         position=modernbert_rotary,
         window=modernbert_window,
         understands=frozenset(
-            {"layer_types", "local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"}
+            {
+                "layer_types",
+                "local_attention",
+                "global_attn_every_n_layers",
+                "global_rope_theta",
+                "local_rope_theta",
+            }
             | {"position_embedding_type", "sliding_window"}
         ),
         allowed={"position_embedding_type": (None, "absolute")},

@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
 from armillary.anatomy.bias import alibi_slopes, alibi_slopes_mpt
@@ -23,7 +23,7 @@ def gpt2_scale(config: Config, layer: int) -> float:
     return float(scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale)
 
 
-def read_gpt2_upcast(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
+def read_gpt2_upcast(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
     return AttentionView(q, k, v, float(module.scaling), **masked(mask, k.shape[2]))
 
 
@@ -73,7 +73,7 @@ def gpt_neo_window(config: Config, layer: int) -> int | None:
     return int(config.window_size) if config.attention_layers[layer] == "local" else None
 
 
-def read_gpt_neo(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
+def read_gpt_neo(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
     queries, keys = q.shape[2], k.shape[2]
     allowed = module.bias[:, :, keys - queries : keys, :keys]
     if mask is not None:
@@ -112,7 +112,7 @@ def interleaved_rotary(config: Config, layer: int) -> Rotary:
     return Rotary(geometric(10000.0, config.rotary_dim), "interleaved", 10000.0)
 
 
-def read_scaled(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
+def read_scaled(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
     return AttentionView(q, k, v, 1 / float(module.scale_attn), **masked(mask, k.shape[2]))
 
 
@@ -161,7 +161,7 @@ register(
 # BLOOM ----------------------------------------------------------------------------------------------------------
 
 
-def read_bloom(module: nn.Module, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
+def read_bloom(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
     q, k, v = fused.unflatten(-1, (module.num_heads, 3, -1)).permute(3, 0, 2, 1, 4)
     alibi = arguments["alibi"].unflatten(0, (q.shape[0], q.shape[1])) * module.beta
     mask = arguments["attention_mask"]
@@ -203,10 +203,10 @@ def mpt_position(config: Config, layer: int) -> Alibi | None:
             )
     if not config.attn_config.alibi:
         return None
-    return Alibi(alibi_slopes_mpt(config.num_attention_heads, config.attn_config.alibi_bias_max))
+    return Alibi(alibi_slopes_mpt(config.num_attention_heads, float(config.attn_config.alibi_bias_max)))
 
 
-def read_mpt(module: nn.Module, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
+def read_mpt(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
     if module.clip_qkv:
         fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
     q, k, v = fused.unflatten(-1, (3, module.n_heads, -1)).permute(2, 0, 3, 1, 4)
@@ -229,7 +229,7 @@ register(
         norm="layer",
         scale=mpt_scale,
         position=mpt_position,
-        clip_qkv=lambda config: config.attn_config.clip_qkv,
+        clip_qkv=lambda config: float(config.attn_config.clip_qkv) if config.attn_config.clip_qkv else None,
         max_positions=lambda config: int(config.max_seq_len),
         understands=frozenset({"attn_config"}),
         watch=watch_projection("Wqkv", "out_proj", read_mpt),
@@ -253,7 +253,7 @@ def falcon_position(config: Config, layer: int) -> Alibi | Rotary | None:
     return half_rotary(config, layer)
 
 
-def read_falcon(module: nn.Module, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
+def read_falcon(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
     q, k, v = (part.transpose(1, 2) for part in module._split_heads(fused))
     alibi, mask = arguments["alibi"], arguments["attention_mask"]
     if alibi is None:
@@ -283,7 +283,15 @@ register(
         position=falcon_position,
         max_positions=lambda config: int(config.max_position_embeddings),
         understands=frozenset(
-            {"alibi", "multi_query", "num_kv_heads", "n_head_kv", "num_ln_in_parallel_attn", "parallel_attn", "rotary"}
+            {
+                "alibi",
+                "multi_query",
+                "num_kv_heads",
+                "n_head_kv",
+                "num_ln_in_parallel_attn",
+                "parallel_attn",
+                "rotary",
+            }
         ),
         watch=watch_projection("query_key_value", "dense", read_falcon),
     )

@@ -45,16 +45,17 @@ LLAMA = Adapter(
 register(LLAMA)
 
 MISTRAL = replace(
-    LLAMA, family="mistral", window=window_everywhere, understands=frozenset({"sliding_window", "layer_types"})
+    LLAMA,
+    family="mistral",
+    window=window_everywhere,
+    understands=frozenset({"sliding_window", "layer_types"}),
 )
 register(MISTRAL)
 
 SLIDING_BY_TYPE = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
 QWEN2 = replace(LLAMA, family="qwen2", window=window_by_type, understands=SLIDING_BY_TYPE)
 register(QWEN2)
-register(
-    replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
-)
+register(replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"))
 
 register(
     replace(
@@ -79,7 +80,7 @@ GEMMA2 = replace(
     GEMMA,
     family="gemma2",
     scale=lambda config, layer: float(config.query_pre_attn_scalar**-0.5),
-    softcap=lambda config, layer: config.attn_logit_softcapping,
+    softcap=lambda config, layer: float(config.attn_logit_softcapping) if config.attn_logit_softcapping else None,
     window=window_by_type,
     understands=GEMMA.understands | SLIDING_BY_TYPE | {"query_pre_attn_scalar", "attn_logit_softcapping"},
 )

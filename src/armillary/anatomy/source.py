@@ -105,7 +105,9 @@ def config_of(model: nn.Module) -> Any:
         config = getattr(module, "config", None)
         if config is not None and hasattr(config, "model_type"):
             return config
-    raise ArmillaryError(f"{type(model).__name__} has no transformers configuration: Armillary reads transformers models")
+    raise ArmillaryError(
+        f"{type(model).__name__} has no transformers configuration: Armillary reads transformers models"
+    )
 
 
 def blocks_name(model: nn.Module, adapter: Adapter) -> str:
@@ -120,7 +122,7 @@ def blocks_name(model: nn.Module, adapter: Adapter) -> str:
             f"{type(model).__name__} has no list of blocks named {adapter.blocks!r}, where {adapter.family} models "
             "keep their layers: register an adapter for it"
         )
-    return min(found, key=len)
+    return str(min(found, key=len))
 
 
 def _unknown(config: Any) -> Anatomy:
@@ -156,7 +158,6 @@ def _unknown(config: Any) -> Anatomy:
         missing=(
             f"no adapter knows the family {config.model_type!r}, so its weights per head, its position scheme and "
             "what is computed from them (spectra, exact constituents, rotary frequencies) are missing, while "
-            "everything that needs only q, k, v and hidden states works; known families: "
-            + ", ".join(known_families())
+            "everything that needs only q, k, v and hidden states works; known families: " + ", ".join(known_families())
         ),
     )

@@ -1,0 +1,151 @@
+"""What the commands print: tables that fit a terminal."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from armillary.anatomy.description import Alibi, Anatomy, Layer, LayerPosition, RelativeBias, Rotary
+from armillary.verification import Verification
+from armillary.verified import Record, devices, versions
+
+
+def progress(names: Iterable[str], what: str) -> Iterable[str]:
+    """The names, with a progress bar on standard error."""
+    return track(list(names), what, console=Console(stderr=True), transient=True)
+
+
+def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
+    """The model in a few lines, then one line per run of equal layers."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{model}[/bold]  family {anatomy.family}", soft_wrap=True)
+    facts = [
+        f"{len(anatomy.layers)} layers" + (" (one set of weights run many times)" if anatomy.shared_layers else ""),
+        f"width {anatomy.d_model}",
+        f"vocabulary {anatomy.vocabulary}",
+        positions_of(anatomy),
+    ]
+    if not anatomy.missing:
+        facts.append(f"{anatomy.norm} norm {anatomy.norm_place} attention")
+    console.print(" · ".join(fact for fact in facts if fact), soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("layers", "heads", "key heads", "head width", "sees", "position in attention", "logits"):
+        table.add_column(column, overflow="fold")
+    for first, last in runs(anatomy.layers):
+        layer = anatomy.layers[first]
+        span = str(first) if first == last else f"{first}-{last}"
+        table.add_row(
+            span,
+            str(layer.heads),
+            str(layer.kv_heads),
+            str(layer.head_width),
+            sees(layer),
+            position(layer),
+            logits(layer),
+        )
+    console.print(table)
+    for note in [*notes, *([anatomy.missing] if anatomy.missing else [])]:
+        console.print(note, soft_wrap=True)
+
+
+def runs(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
+    """First and last of every run of layers that differ in nothing but their place."""
+    spans: list[tuple[int, int]] = []
+    for layer in layers:
+        before = layers[layer.index - 1]
+        if spans and replace(layer, index=0, block="") == replace(before, index=0, block=""):
+            spans[-1] = (spans[-1][0], layer.index)
+        else:
+            spans.append((layer.index, layer.index))
+    return spans
+
+
+def positions_of(anatomy: Anatomy) -> str:
+    limit = f" (up to {anatomy.max_positions})" if anatomy.max_positions else ""
+    if anatomy.positions_added == "none":
+        return f"no positions added to the embeddings{limit}"
+    return "" if anatomy.positions_added == "unknown" else f"{anatomy.positions_added} positions{limit}"
+
+
+def sees(layer: Layer) -> str:
+    direction = {True: "the past", False: "both sides", None: "unknown"}[layer.causal]
+    return direction if layer.window is None else f"{direction}, {layer.window} near"
+
+
+def position(layer: Layer) -> str:
+    kind: LayerPosition | None = layer.position
+    if isinstance(kind, Rotary):
+        part = "" if kind.width == layer.head_width else f" on {kind.width} of {layer.head_width} channels"
+        scaled = "" if kind.scaling == "default" else f", {kind.scaling}"
+        return f"rotary{part}, base {kind.base:g}{scaled}, {kind.layout} pairs"
+    if isinstance(kind, Alibi):
+        return f"ALiBi, slopes {max(kind.slopes):.3g} to {min(kind.slopes):.3g}"
+    if isinstance(kind, RelativeBias):
+        return f"learned bias, {kind.buckets} buckets up to {kind.max_distance}"
+    return "unknown" if layer.scale is None else "none"
+
+
+def logits(layer: Layer) -> str:
+    parts = ["scale unknown" if layer.scale is None else f"scale {layer.scale:.4g}"]
+    if layer.qk_norm is not None:
+        parts.append(
+            f"{layer.qk_norm.kind} norm of q, k over {'a head' if layer.qk_norm.over == 'head' else 'all heads'}"
+        )
+    if layer.softcap is not None:
+        parts.append(f"soft-cap {layer.softcap:g}")
+    if layer.sinks:
+        parts.append("a sink per head")
+    if layer.clip_qkv is not None:
+        parts.append(f"q, k, v clipped at {layer.clip_qkv:g}")
+    return ", ".join(parts)
+
+
+def print_verification(found: Verification) -> None:
+    """One line per check, and the verdict."""
+    console = Console(highlight=False)
+    console.print("outputs with the tap: " + ("the same, bit for bit" if found.identical else "[red]different[/red]"))
+    for name, error in (
+        ("attention times v against what the model computed", found.worst_output),
+        ("logits rebuilt from the weights against those seen", found.worst_logits),
+    ):
+        console.print(f"{name}: " + ("not checked" if error is None else f"largest relative error {error:.1e}"))
+    verdict = "[green]verified[/green]" if found.passed else "[red]not verified[/red]"
+    console.print(f"{verdict} (tolerance {found.tolerance:g}, {len(found.layers)} layers)")
+
+
+def print_doctor(record: Record) -> None:
+    """Versions, devices, and a row per family and variant."""
+    from armillary.anatomy.samples import sample_config
+
+    console = Console(highlight=False)
+    here, there = versions(), devices()
+    console.print("versions  " + " · ".join(f"{name} {number}" for name, number in here.items()), soft_wrap=True)
+    gpus = ", ".join(there["cuda"]) or ("Apple GPU" if there["mps"] else "none")
+    console.print(f"device    {there['threads']} threads · GPU: {gpus}")
+    if record.versions != here:
+        made = " · ".join(f"{name} {number}" for name, number in record.versions.items() if here.get(name) != number)
+        console.print(
+            f"[yellow]The record below was made with {made}; --verify makes it anew.[/yellow]", soft_wrap=True
+        )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("family", "position", "outputs same", "attention x v", "rebuilt logits", ""):
+        table.add_column(column)
+    from armillary.anatomy import describe
+
+    for name, check in record.samples.items():
+        anatomy = describe(sample_config(name))
+        kind = type(anatomy.layers[-1].position).__name__.lower() if anatomy.layers[-1].position else ""
+        added = "" if anatomy.positions_added == "none" else anatomy.positions_added
+        error = (f"{e:.0e}" if e is not None else "-" for e in (check.output_error, check.logit_error))
+        verdict = "[green]verified[/green]" if check.passed else "[red]not verified[/red]"
+        table.add_row(
+            name,
+            " ".join(p for p in (added, kind) if p) or "none",
+            "yes" if check.identical else "no",
+            *error,
+            verdict,
+        )
+    console.print(table)
+    console.print("Errors are the largest over layers, relative to the largest value, on small random models.")

@@ -1,0 +1,300 @@
+"""The tap sees what the model computes, in every family, and leaves no trace."""
+
+import inspect
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.modeling_utils import AttentionInterface
+
+import armillary as arm
+from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.verification import relative_error, row_centred
+from armillary.view import AttentionView
+
+TWICE = "falcon/alibi"  # eager Falcon adds its ALiBi bias twice; sdpa Falcon adds it once
+
+
+def tokens(model: nn.Module, batch: int = 2, length: int = 20) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(5, model.config.vocab_size, (batch, length), generator=generator)
+
+
+def views(model: nn.Module, **inputs: Tensor) -> list[AttentionView]:
+    seen: list[AttentionView] = []
+    with torch.no_grad(), arm.Tap(model, seen.append):
+        model(**inputs)
+    return seen
+
+
+@pytest.fixture(params=["stock", "eager"])
+def attention(request: pytest.FixtureRequest) -> str | None:
+    return None if request.param == "stock" else "eager"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+class TestEveryFamily:
+    def test_outputs_are_the_same_bit_for_bit(self, name: str, attention: str | None) -> None:
+        model = sample_model(name, attention=attention)
+        ids = tokens(model)
+        with torch.no_grad():
+            plain = model(ids)[0]
+            with arm.Tap(model, lambda view: view.attention(), on_residual=lambda layer, h: None):
+                tapped = model(ids)[0]
+        assert torch.equal(plain, tapped)
+
+    def test_attention_equals_eager_transformers(self, name: str) -> None:
+        model = sample_model(name, attention="eager")
+        ids = tokens(model)
+        with torch.no_grad():
+            expected = model(ids, output_attentions=True).attentions
+        seen = views(model, input_ids=ids)
+        assert [view.layer for view in seen] == list(range(len(expected)))
+        for view, theirs in zip(seen, expected, strict=True):
+            torch.testing.assert_close(view.attention(), theirs, atol=1e-5, rtol=0)
+
+    def test_stock_attention_times_v_is_what_the_layer_computed(self, name: str) -> None:
+        model = sample_model(name)
+        for view in views(model, input_ids=tokens(model)):
+            assert view.output is not None
+            assert relative_error(view.mixed_values(), view.output) < 1e-5
+
+    def test_logits_follow_from_the_weights(self, name: str, attention: str | None) -> None:
+        model = sample_model(name, attention=attention)
+        anatomy = arm.describe(model)
+        for view in views(model, input_ids=tokens(model)):
+            assert view.x is not None
+            rebuilt, seen = arm.rebuilt_logits(anatomy, view.layer, view.x), view.visible()
+            ours, theirs = row_centred(rebuilt, seen), row_centred(view.logits(), seen)
+            if name == TWICE and attention == "eager":
+                assert relative_error(ours, theirs) > 0.1
+                continue
+            assert relative_error(ours, theirs) < 1e-4
+
+    def test_rows_in_blocks_equal_all_rows(self, name: str) -> None:
+        model = sample_model(name)
+        for view in views(model, input_ids=tokens(model)):
+            blocks = [view.attention(slice(start, start + 7)) for start in range(0, view.queries, 7)]
+            torch.testing.assert_close(torch.cat(blocks, 2), view.attention(), atol=1e-6, rtol=0)
+
+    @pytest.mark.parametrize("side", ["left", "right"])
+    def test_padding_gives_each_sequence_its_own_numbers(self, name: str, side: str) -> None:
+        model = sample_model(name)
+        lengths, longest = (9, 14), 14
+        ids = tokens(model, length=longest)
+        kept = [slice(longest - n, longest) if side == "left" else slice(0, n) for n in lengths]
+        mask = torch.zeros_like(ids)
+        for row, part in enumerate(kept):
+            mask[row, part] = 1
+        ids = ids.where(mask.bool(), torch.tensor(model.config.pad_token_id))
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if "position_ids" in inspect.signature(model.forward).parameters and not name.startswith("roberta"):
+            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        together = views(model, **inputs)
+        for row, part in enumerate(kept):
+            alone = views(model, input_ids=ids[row : row + 1, part])
+            for padded, single in zip(together, alone, strict=True):
+                assert padded.valid_queries[row].tolist() == mask[row].bool().tolist()
+                a = padded.attention()[row, :, part]
+                torch.testing.assert_close(a[..., part], single.attention()[0], atol=1e-5, rtol=0)
+                assert not a[..., ~mask[row].bool()].any()  # no mass on padding
+                seen = single.visible()
+                b = padded.logits()[row : row + 1, :, part, part]
+                assert relative_error(row_centred(b, seen), row_centred(single.logits(), seen)) < 1e-5
+                assert padded.x is not None
+                assert single.x is not None
+                torch.testing.assert_close(padded.x[row, part], single.x[0], atol=1e-5, rtol=1e-5)
+
+    def test_residual_stream_is_the_models_hidden_states(self, name: str) -> None:
+        model = sample_model(name)
+        ids, stream = tokens(model), []
+        with torch.no_grad():
+            with arm.Tap(model, on_residual=lambda layer, h: stream.append((layer, h))):
+                model(ids)
+            theirs = model(ids, output_hidden_states=True).hidden_states
+        assert [layer for layer, _ in stream] == list(range(len(arm.describe(model).layers) + 1))
+        if name == "albert/groups":
+            return  # transformers keeps one state per group of layers, the tap one per layer
+        for (_, ours), expected in list(zip(stream, theirs, strict=True))[:-1]:
+            assert torch.equal(ours, expected)  # the last of theirs has the final norm
+
+
+class TestTheModelIsLeftAsItWas:
+    def hooks(self, model: nn.Module) -> Iterator[int]:
+        for module in model.modules():
+            yield len(module._forward_hooks) + len(module._forward_pre_hooks) + ("_attn" in vars(module))
+
+    @pytest.mark.parametrize("name", ["llama", "gptj", "falcon", "albert"])
+    def test_after_leaving(self, name: str) -> None:
+        model, stock = sample_model(name), AttentionInterface.get_interface
+        before = list(self.hooks(model))
+        with arm.Tap(model, lambda view: None, on_residual=lambda layer, h: None):
+            assert list(self.hooks(model)) != before
+        assert list(self.hooks(model)) == before
+        assert AttentionInterface.get_interface is stock
+
+    @pytest.mark.parametrize("name", ["llama", "gpt_neo", "mpt"])
+    def test_after_an_exception_in_the_receiver(self, name: str) -> None:
+        model, stock = sample_model(name), AttentionInterface.get_interface
+        before, ids = list(self.hooks(model)), tokens(model)
+
+        def fail(view: AttentionView) -> None:
+            raise RuntimeError("receiver")
+
+        with pytest.raises(RuntimeError, match="receiver"), arm.Tap(model, fail):
+            model(ids)
+        assert list(self.hooks(model)) == before
+        assert AttentionInterface.get_interface is stock
+        assert len(views(model, input_ids=ids)) == 3
+
+    def test_a_failed_forward_does_not_confuse_the_next(self) -> None:
+        model, seen = sample_model("albert"), []
+        with torch.no_grad(), arm.Tap(model, lambda view: seen.append(view.layer)):
+            with pytest.raises(IndexError):
+                model(torch.full((1, 4), 10_000))
+            model(tokens(model))
+        assert seen == [0, 1, 2]
+
+    def test_two_taps_on_one_model_are_refused_and_the_first_goes_on(self) -> None:
+        model, seen = sample_model("llama"), []
+        with torch.no_grad(), arm.Tap(model, seen.append):
+            with pytest.raises(arm.ArmillaryError, match="tapped already"), arm.Tap(model):
+                pass
+            model(tokens(model))
+        assert len(seen) == 3
+
+    def test_two_models_at_once_and_an_untapped_third(self) -> None:
+        first, second, third = (sample_model("llama", attention=a) for a in ("sdpa", "eager", "eager"))
+        a, b = [], []
+        with torch.no_grad(), arm.Tap(first, a.append), arm.Tap(second, b.append):
+            for model in (first, third, second):
+                model(tokens(model))
+        assert len(a) == len(b) == 3
+        torch.testing.assert_close(a[2].attention(), b[2].attention(), atol=1e-5, rtol=0)
+
+
+class TestWaysOfRunning:
+    def test_the_base_model_may_be_called_instead(self) -> None:
+        model, seen = sample_model("llama"), []
+        with torch.no_grad(), arm.Tap(model, seen.append):
+            model.model(tokens(model))
+        assert [view.layer for view in seen] == [0, 1, 2]
+
+    def test_gpt2_upcast_attention(self) -> None:
+        model = sample_model("gpt2", attention="eager")
+        model.config.reorder_and_upcast_attn = True
+        for block in model.transformer.h:
+            block.attn.reorder_and_upcast_attn = True
+        seen = views(model, input_ids=tokens(model))
+        assert len(seen) == 3
+        assert max(relative_error(view.mixed_values(), view.output) for view in seen) < 1e-5
+
+    @pytest.mark.parametrize("name", ["llama", "mistral", "gpt2", "gptj", "gemma2"])
+    def test_generation_with_a_cache_sees_past_keys(self, name: str) -> None:
+        model = sample_model(name)
+        ids, seen = tokens(model, batch=1, length=8), []
+        with torch.no_grad():
+            whole = views(model, input_ids=ids)
+            with arm.Tap(model, seen.append):
+                cache = model(ids[:, :7], use_cache=True).past_key_values
+                model(ids[:, 7:], past_key_values=cache, use_cache=True)
+        last = seen[-1]
+        assert last.queries == 1
+        torch.testing.assert_close(
+            last.attention()[0, :, 0], whole[-1].attention()[0, :, -1, -last.keys :], atol=1e-5, rtol=0
+        )
+
+    def test_families_that_hide_their_cache_say_so(self) -> None:
+        model = sample_model("bloom")
+        ids = tokens(model, batch=1, length=8)
+        with torch.no_grad(), arm.Tap(model):
+            cache = model(ids[:, :7], use_cache=True).past_key_values
+            with pytest.raises(arm.ArmillaryError, match="use_cache=False"):
+                model(ids[:, 7:], past_key_values=cache, use_cache=True)
+
+    def test_training_with_gradient_checkpointing_reports_each_layer_once(self) -> None:
+        model, seen = sample_model("llama"), []
+        model.train()
+        model.gradient_checkpointing_enable()
+        ids = tokens(model)
+        with arm.Tap(model, seen.append):
+            model(ids, labels=ids).loss.backward()
+        assert [view.layer for view in seen] == [0, 1, 2]
+        assert not any(view.q.requires_grad for view in seen)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision(self, dtype: torch.dtype) -> None:
+        model = sample_model("llama").to(dtype)
+        found = arm.verify(model)
+        assert found.identical
+        assert found.passed
+        assert views(model, input_ids=tokens(model))[0].logits().dtype == torch.float32
+
+    def test_soft_cap_with_an_implementation_that_refuses_it(self) -> None:
+        """sdpa cannot soft-cap, so Gemma 2 runs eager by itself; the tap changes nothing about that."""
+        model = sample_model("gemma2")
+        assert model.config._attn_implementation == "eager"
+        for view in views(model, input_ids=tokens(model)):
+            assert view.softcap == 0.7
+            assert float(view.logits().abs().max()) > 0.7  # before the cap
+
+    def test_sinks_take_their_share(self) -> None:
+        model = sample_model("gpt_oss")
+        for view in views(model, input_ids=tokens(model)):
+            assert float(view.attention().sum(-1).max()) < 1
+
+    def test_flex_attention_is_refused_with_a_way_out(self) -> None:
+        model = sample_model("llama")
+        with torch.no_grad(), arm.Tap(model) as tap:
+            from armillary.tap import _Call
+
+            q = torch.zeros(1, 6, 4, 8)
+            with pytest.raises(arm.ArmillaryError, match="sdpa"):
+                tap._interface_called(model.model.layers[0].self_attn, _Call("flex_attention", q, q, q, object(), {}))
+
+
+class TestUnknownFamilies:
+    @pytest.mark.parametrize("family", ["cohere", "electra", "granite"])
+    def test_still_tap(self, family: str) -> None:
+        assert arm.known_families().count(family) == 0
+        settings = dict(
+            vocab_size=99,
+            hidden_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            intermediate_size=64,
+            embedding_size=48,
+            max_position_embeddings=64,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+        )
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(family, **settings)
+        loader = AutoModel if family == "electra" else AutoModelForCausalLM
+        model = loader.from_config(config, attn_implementation="eager").eval()
+        ids, stream = tokens(model), []
+        with torch.no_grad():
+            expected = model(ids, output_attentions=True).attentions
+            plain = model(ids)[0]
+            seen: list[AttentionView] = []
+            with arm.Tap(model, seen.append, on_residual=lambda layer, h: stream.append(layer)):
+                tapped = model(ids)[0]
+        assert torch.equal(plain, tapped)
+        for view, theirs in zip(seen, expected, strict=True):
+            assert view.x is not None
+            torch.testing.assert_close(view.attention(), theirs, atol=1e-5, rtol=0)
+        assert stream == [0, 1, 2, 3]
+        assert arm.verify(model).passed
+        anatomy = arm.describe(model)
+        assert "no adapter knows the family" in anatomy.missing
+        with pytest.raises(arm.ArmillaryError, match=family):
+            anatomy.weights(0)
+
+    def test_a_model_without_the_interface_and_without_adapter_says_so(self) -> None:
+        config = AutoConfig.for_model("xlnet", vocab_size=99, d_model=48, n_layer=2, n_head=4, d_inner=64)
+        model = AutoModel.from_config(config).eval()
+        with torch.no_grad(), pytest.raises(arm.ArmillaryError, match="no attention passed the tap"), arm.Tap(model):
+            model(tokens(model))
