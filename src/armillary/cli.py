@@ -1,6 +1,7 @@
 """The commands. Each reads its arguments, calls the library and prints; torch is imported only when needed."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,6 +105,18 @@ def doctor(
         raise typer.Exit(1)
 
 
+@app.command()
+def demo() -> None:
+    """See Armillary at work on a small random Llama: its anatomy, and every head checked against the model."""
+    from tempfile import TemporaryDirectory
+
+    from armillary.anatomy.samples import sample_model
+
+    with TemporaryDirectory() as folder:
+        sample_model("llama").save_pretrained(folder)
+        inspect(folder, weights=True, verify=True)
+
+
 def _print_json(value: Any) -> None:
     from dataclasses import asdict, is_dataclass
 
@@ -117,6 +130,8 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """The program: a user's mistake is one sentence on standard error and exit code 2."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         app()
     except ArmillaryError as error:

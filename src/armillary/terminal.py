@@ -1,5 +1,7 @@
 """What the commands print: tables that fit a terminal."""
 
+import os
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -7,9 +9,17 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from armillary.anatomy import describe
 from armillary.anatomy.description import Alibi, Anatomy, Layer, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.samples import sample_config
 from armillary.verification import Verification
 from armillary.verified import Record, devices, versions
+
+
+def console() -> Console:
+    """Standard output; wide where it is not a terminal, so that tables are not folded for a file or a pipe."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(highlight=False, width=wide)
 
 
 def progress(names: Iterable[str], what: str) -> Iterable[str]:
@@ -19,8 +29,8 @@ def progress(names: Iterable[str], what: str) -> Iterable[str]:
 
 def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
     """The model in a few lines, then one line per run of equal layers."""
-    console = Console(highlight=False)
-    console.print(f"[bold]{model}[/bold]  family {anatomy.family}", soft_wrap=True)
+    out = console()
+    out.print(f"[bold]{model}[/bold]  family {anatomy.family}", soft_wrap=True)
     facts = [
         f"{len(anatomy.layers)} layers" + (" (one set of weights run many times)" if anatomy.shared_layers else ""),
         f"width {anatomy.d_model}",
@@ -29,7 +39,7 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
     ]
     if not anatomy.missing:
         facts.append(f"{anatomy.norm} norm {anatomy.norm_place} attention")
-    console.print(" · ".join(fact for fact in facts if fact), soft_wrap=True)
+    out.print(" · ".join(fact for fact in facts if fact), soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("layers", "heads", "key heads", "head width", "sees", "position in attention", "logits"):
         table.add_column(column, overflow="fold")
@@ -45,9 +55,9 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
             position(layer),
             logits(layer),
         )
-    console.print(table)
+    out.print(table)
     for note in [*notes, *([anatomy.missing] if anatomy.missing else [])]:
-        console.print(note, soft_wrap=True)
+        out.print(note, soft_wrap=True)
 
 
 def runs(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
@@ -104,36 +114,30 @@ def logits(layer: Layer) -> str:
 
 def print_verification(found: Verification) -> None:
     """One line per check, and the verdict."""
-    console = Console(highlight=False)
-    console.print("outputs with the tap: " + ("the same, bit for bit" if found.identical else "[red]different[/red]"))
+    out = console()
+    out.print("outputs with the tap: " + ("the same, bit for bit" if found.identical else "[red]different[/red]"))
     for name, error in (
         ("attention times v against what the model computed", found.worst_output),
         ("logits rebuilt from the weights against those seen", found.worst_logits),
     ):
-        console.print(f"{name}: " + ("not checked" if error is None else f"largest relative error {error:.1e}"))
+        out.print(f"{name}: " + ("not checked" if error is None else f"largest relative error {error:.1e}"))
     verdict = "[green]verified[/green]" if found.passed else "[red]not verified[/red]"
-    console.print(f"{verdict} (tolerance {found.tolerance:g}, {len(found.layers)} layers)")
+    out.print(f"{verdict} (tolerance {found.tolerance:g}, {len(found.layers)} layers)")
 
 
 def print_doctor(record: Record) -> None:
     """Versions, devices, and a row per family and variant."""
-    from armillary.anatomy.samples import sample_config
-
-    console = Console(highlight=False)
+    out = console()
     here, there = versions(), devices()
-    console.print("versions  " + " · ".join(f"{name} {number}" for name, number in here.items()), soft_wrap=True)
+    out.print("versions  " + " · ".join(f"{name} {number}" for name, number in here.items()), soft_wrap=True)
     gpus = ", ".join(there["cuda"]) or ("Apple GPU" if there["mps"] else "none")
-    console.print(f"device    {there['threads']} threads · GPU: {gpus}")
+    out.print(f"device    {there['threads']} threads · GPU: {gpus}")
     if record.versions != here:
         made = " · ".join(f"{name} {number}" for name, number in record.versions.items() if here.get(name) != number)
-        console.print(
-            f"[yellow]The record below was made with {made}; --verify makes it anew.[/yellow]", soft_wrap=True
-        )
+        out.print(f"[yellow]The record below was made with {made}; --verify makes it anew.[/yellow]", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("family", "position", "outputs same", "attention x v", "rebuilt logits", ""):
-        table.add_column(column)
-    from armillary.anatomy import describe
-
+        table.add_column(column, no_wrap=column == "family")
     for name, check in record.samples.items():
         anatomy = describe(sample_config(name))
         kind = type(anatomy.layers[-1].position).__name__.lower() if anatomy.layers[-1].position else ""
@@ -147,5 +151,5 @@ def print_doctor(record: Record) -> None:
             *error,
             verdict,
         )
-    console.print(table)
-    console.print("Errors are the largest over layers, relative to the largest value, on small random models.")
+    out.print(table)
+    out.print("Errors are the largest over layers, relative to the largest value, on small random models.")

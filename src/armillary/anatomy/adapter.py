@@ -74,7 +74,7 @@ class Adapter:
     v: Projection
     o: Projection
     norm: NormKind
-    norm_place: Literal["before", "after"] = "before"
+    norm_place: Callable[[Config], Literal["before", "after"]] = lambda config: "before"
     heads: Callable[[Config], int] = heads_of
     kv_heads: Callable[[Config], int] = kv_heads_of
     head_width: Callable[[Config], int] = head_width_of
@@ -111,7 +111,7 @@ class Adapter:
             hard_limit=self.hard_limit,
             positions_added=self.positions_added,
             norm=self.norm,
-            norm_place=self.norm_place,
+            norm_place=self.norm_place(config),
             shared_layers=self.shared_layers,
         )
 
@@ -172,39 +172,26 @@ class Adapter:
 
 
 ABOUT_ATTENTION = re.compile(
-    r"rope|rotary|alibi|attn|attention|softcap|sliding|window|qk|kv|sink|position|head|query|"
-    r"scale_|_scal|layer_types|relative|causal|bidirectional|clip|local|global"
+    r"rope|rotary|alibi|attn|attention|softcap|sliding|window|qk|kv|sink|query|layer_types|causal|bidirectional|"
+    r"position_embedding_type"
 )
-"""Configuration keys that speak of attention."""
+"""Configuration keys that speak of how attention is computed."""
 
 UNDERSTOOD = frozenset(
     [
-        # what every adapter reads
-        *(
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "max_position_embeddings",
-            "n_head",
-            "n_heads",
-        ),
-        *("num_heads", "n_positions", "d_kv"),
-        # what the tap sees for itself or that acts only in training
-        *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "output_attentions"),
-        *(
-            "_attn_implementation",
-            "attn_implementation",
-            "_attn_implementation_autoset",
-            "_attn_implementation_internal",
-        ),
-        *("deterministic_flash_attn", "use_flash_attn", "flash_attn", "use_flash_attention"),
-        # outside attention
-        *("final_logit_softcapping", "pruned_heads", "add_cross_attention", "num_local_experts"),
-        *("attention_bias", "original_max_position_embeddings", "logit_scale", "output_router_logits"),
-        *("rope_parameters", "rope_scaling", "rope_theta", "sentencepiece_model_kwargs"),
+        # read by every adapter, or told by the weights themselves
+        *("num_attention_heads", "num_key_value_heads", "attention_bias", "rope_parameters", "rope_scaling"),
+        *("rope_theta", "d_kv"),
+        # how it is computed, not what: the tap sees the result
+        *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "deterministic_flash_attn"),
+        *("_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention_2"),
+        *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "output_attentions"),
+        # in training only, or outside self-attention
+        *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "attn_dropout", "add_cross_attention"),
+        *("final_logit_softcapping", "pooler_num_attention_heads"),
     ]
 )
-"""Keys that no adapter needs to list: biases are read from the weights, rotary parameters by anatomy/rotary.py."""
+"""Keys that no adapter needs to list."""
 
 
 _REGISTRY: dict[str, Adapter] = {}

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 SMALL: dict[str, Any] = dict(
     vocab_size=99,
@@ -145,7 +144,7 @@ def sample_config(name: str) -> Any:
     return config
 
 
-def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> nn.Module:
+def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> Any:
     """A random model of that sample, biases and gains included, so that no term of the logits is zero by default."""
     import transformers
 
@@ -153,7 +152,7 @@ def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> n
     torch.manual_seed(seed)
     chosen = {} if attention is None else {"attn_implementation": attention}
     if name == "t5":
-        model: nn.Module = transformers.T5EncoderModel._from_config(config, **chosen)
+        model = transformers.T5EncoderModel._from_config(config, **chosen)
     else:
         loader = transformers.AutoModel if name.split("/")[0] in ENCODERS else transformers.AutoModelForCausalLM
         model = loader.from_config(config, **chosen)

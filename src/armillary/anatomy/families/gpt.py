@@ -41,9 +41,7 @@ register(
         scale=gpt2_scale,
         positions_added="learned",
         hard_limit=True,
-        understands=frozenset(
-            {"scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "n_ctx"}
-        ),
+        understands=frozenset({"scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"}),
         # eager attention with reorder_and_upcast_attn does not ask the interface
         watch=watch_method("_upcast_and_reordered_attn", read_gpt2_upcast, heads_first=False),
     )
@@ -61,6 +59,7 @@ register(
         v=Projection("self_attn.v_proj"),
         o=Projection("self_attn.out_proj"),
         norm="layer",
+        norm_place=lambda config: "before" if config.do_layer_norm_before else "after",
         positions_added="learned",
         hard_limit=True,
     )
@@ -127,7 +126,8 @@ GPTJ = Adapter(
     norm="layer",
     position=interleaved_rotary,
     hard_limit=True,
-    understands=frozenset({"rotary_dim", "n_ctx"}),
+    understands=frozenset({"rotary_dim", "rotary", "scale_attn_weights"}),
+    allowed={"rotary": (True,), "scale_attn_weights": (True,)},
     watch=watch_method("_attn", read_scaled),
 )
 register(GPTJ)
@@ -181,7 +181,7 @@ BLOOM = Adapter(
     norm="layer",
     position=lambda config, layer: Alibi(alibi_slopes(config.num_attention_heads)),
     max_positions=lambda config: None,
-    understands=frozenset({"seq_length", "attention_softmax_in_fp32", "masked_softmax_fusion"}),
+    understands=frozenset({"offset_alibi"}),
     watch=watch_projection("query_key_value", "dense", read_bloom),
 )
 register(BLOOM)

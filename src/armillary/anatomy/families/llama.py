@@ -61,7 +61,7 @@ register(
     replace(
         LLAMA,
         family="olmo2",
-        norm_place="after",
+        norm_place=lambda config: "after",
         qk_norm=lambda config: QKNorm("rms", "all", config.rms_norm_eps),
         q_norm="self_attn.q_norm",
         k_norm="self_attn.k_norm",
@@ -82,7 +82,9 @@ GEMMA2 = replace(
     scale=lambda config, layer: float(config.query_pre_attn_scalar**-0.5),
     softcap=lambda config, layer: float(config.attn_logit_softcapping) if config.attn_logit_softcapping else None,
     window=window_by_type,
-    understands=GEMMA.understands | SLIDING_BY_TYPE | {"query_pre_attn_scalar", "attn_logit_softcapping"},
+    understands=GEMMA.understands
+    | SLIDING_BY_TYPE
+    | {"query_pre_attn_scalar", "attn_logit_softcapping", "sliding_window_size"},
 )
 register(GEMMA2)
 register(
@@ -98,7 +100,15 @@ register(
     )
 )
 
-register(replace(MISTRAL, family="starcoder2", norm="layer"))
+register(
+    replace(
+        MISTRAL,
+        family="starcoder2",
+        norm="layer",
+        understands=MISTRAL.understands | {"scale_attn_weights"},
+        allowed={"scale_attn_weights": (True,)},
+    )
+)
 
 register(
     replace(
@@ -118,7 +128,7 @@ register(
         q=PHI3_FUSED,
         k=PHI3_FUSED,
         v=PHI3_FUSED,
-        understands=MISTRAL.understands | {"partial_rotary_factor"},
+        understands=MISTRAL.understands | {"partial_rotary_factor", "full_attn_mod"},
     )
 )
 
@@ -143,6 +153,7 @@ register(
         qk_norm=lambda config: QKNorm("layer", "head", config.layer_norm_eps) if config.qk_layernorm else None,
         q_norm="self_attn.q_layernorm.norms.{head}",
         k_norm="self_attn.k_layernorm.norms.{head}",
-        understands=frozenset({"qk_layernorm", "use_qkv_bias", "partial_rotary_factor"}),
+        understands=frozenset({"qk_layernorm", "use_qkv_bias", "partial_rotary_factor", "rotary_scaling_factor"}),
+        allowed={"rotary_scaling_factor": (1.0,)},
     )
 )

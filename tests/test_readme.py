@@ -1,0 +1,39 @@
+"""The README is true: its Python runs, its commands exist, its numbers are the program's."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import armillary as arm
+from armillary.anatomy.adapter import _REGISTRY
+from armillary.anatomy.samples import sample_model
+from armillary.cli import app
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample_model("llama").save_pretrained(tmp_path)
+    first, own_family = re.findall(r"```python\n(.*?)```", README, re.S)
+    exec(first.replace("path/to/model", str(tmp_path)), {"input_ids": torch.arange(5, 15)[None]})
+    assert "0 torch.Size([1, 6, 10, 10])" in capsys.readouterr().out
+    try:
+        exec(own_family, {})
+        assert "granite" in arm.known_families()
+    finally:
+        _REGISTRY.pop("granite", None)
+
+
+def test_its_commands_exist() -> None:
+    for command in set(re.findall(r"`armillary ([a-z]+)", README)):
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+    for target in re.findall(r"^    make (\w+)", README, re.M):
+        assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+
+
+def test_its_number_of_families() -> None:
+    assert f"{len(arm.known_families())} families" in README
