@@ -1,0 +1,194 @@
+"""Text to token blocks of one length that remember their document."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from armillary.errors import ArmillaryError
+from armillary.sources import Document, Skipped, documents
+
+Bos = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Sequences of equal length: tokens[c], and documents[document[c]] is the text that block c begins in."""
+
+    tokens: Int[np.ndarray, "sequence token"]
+    document: Int[np.ndarray, "sequence"]
+    documents: tuple[str, ...]
+    by_document: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """A fingerprint of the tokens and their documents."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.tokens, dtype=np.int64).tobytes())
+        digest.update(np.ascontiguousarray(self.document, dtype=np.int64).tobytes())
+        return digest.hexdigest()
+
+
+def read_blocks(
+    sources: str | Path | Sequence[str | Path],
+    tokenizer: Any,
+    *,
+    length: int,
+    sequences: int,
+    vocabulary: int,
+    by_document: bool = False,
+    bos: Bos = "auto",
+    seed: int = 0,
+) -> Blocks:
+    """`sequences` blocks of `length` tokens from one or several sources.
+
+    A block carries the special tokens that `bos` asks for, then text. Without `by_document` texts are packed one
+    after the other (with the end-of-text token between them, where there is one) and blocks are cut in order. With
+    it, no block mixes two documents, and documents take turns, so that each gives as many blocks as it can.
+    """
+    names = [str(source) for source in ([sources] if isinstance(sources, str | Path) else sources)]
+    if not names:
+        raise ArmillaryError("no corpus was given")
+    if length < 2 or sequences < 1:
+        raise ArmillaryError(f"blocks of {length} tokens and {sequences} sequences make no corpus: 2 and 1 at least")
+    if "builtin:random" in names:
+        if len(names) > 1:
+            raise ArmillaryError("builtin:random cannot be mixed with text: scan it on its own")
+        return random_blocks(length=length, sequences=sequences, vocabulary=vocabulary, seed=seed)
+    if tokenizer is None:
+        raise ArmillaryError(
+            "this model came without a tokenizer, which text needs: give one, or tokens, or builtin:random"
+        )
+    before, after = special_tokens(tokenizer, bos)
+    room = length - len(before) - len(after)
+    if room < 1:
+        raise ArmillaryError(f"blocks of {length} tokens have no room beside the tokenizer's special tokens: use more")
+    skipped = Skipped()
+    texts = (document for name in names for document in documents(name, seed=seed, skipped=skipped))
+    tokenised = _tokenised(texts, tokenizer, skipped)
+    cut = _by_document if by_document else _packed
+    taken, owners, read = cut(tokenised, room, sequences, getattr(tokenizer, "eos_token_id", None))
+    if len(taken) < sequences:
+        raise ArmillaryError(_too_little(" + ".join(names), len(taken), sequences, length, read, by_document, skipped))
+    order = list(dict.fromkeys(owners))
+    tokens = np.array([[*before, *block, *after] for block in taken], dtype=np.int64)
+    if tokens.max() >= vocabulary:
+        raise ArmillaryError(
+            f"the tokenizer gives the token {int(tokens.max())}, but the model's vocabulary has {vocabulary}: "
+            "this tokenizer does not belong to this model"
+        )
+    document = np.array([order.index(owner) for owner in owners], dtype=np.int64)
+    return Blocks(tokens, document, tuple(order), by_document, tuple(skipped.notes()))
+
+
+def token_blocks(tokens: Any, vocabulary: int) -> Blocks:
+    """Blocks from plain tokens, a (sequence, token) array or tensor; every sequence is a document of its own."""
+    array = np.asarray(tokens)
+    if array.ndim != 2 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise ArmillaryError(
+            f"tokens must be whole numbers of shape (sequence, token), not {array.dtype} {array.shape}: "
+            "cut or pack unequal texts to one length"
+        )
+    if array.min() < 0 or array.max() >= vocabulary:
+        raise ArmillaryError(
+            f"tokens run from {array.min()} to {array.max()}, but the model's vocabulary is 0 to {vocabulary - 1}"
+        )
+    return Blocks(
+        array.astype(np.int64), np.arange(len(array)), tuple(f"sequence {c}" for c in range(len(array))), True
+    )
+
+
+def random_blocks(*, length: int, sequences: int, vocabulary: int, seed: int) -> Blocks:
+    """Tokens drawn uniformly from the model's vocabulary."""
+    tokens = np.random.default_rng(seed).integers(0, vocabulary, (sequences, length))
+    return Blocks(tokens, np.zeros(sequences, dtype=np.int64), ("random tokens",))
+
+
+def special_tokens(tokenizer: Any, bos: Bos) -> tuple[list[int], list[int]]:
+    """What stands before and after the text of every block."""
+    if bos == "never":
+        return [], []
+    if bos == "always":
+        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+        if first is None:
+            raise ArmillaryError("--bos always, but this tokenizer has no token that begins a text: use auto or never")
+        return [first], []
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return whole[:start], whole[start + len(plain) :]
+    return [], []
+
+
+Tokenised = Iterator[tuple[str, list[int]]]
+Cut = tuple[list[list[int]], list[str], int]
+"""Blocks, the document of each, and how many tokens were read in all."""
+
+
+def _tokenised(texts: Iterator[Document], tokenizer: Any, skipped: Skipped) -> Tokenised:
+    for document in texts:
+        if not document.text.strip():
+            skipped.empty += 1
+            continue
+        yield document.name, tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _packed(texts: Tokenised, room: int, sequences: int, separator: int | None) -> Cut:
+    blocks: list[list[int]] = []
+    owners: list[str] = []
+    pending: list[int] = []
+    pending_owners: list[tuple[int, str]] = []  # where in `pending` each document begins
+    read, previous = 0, None
+    for name, ids in texts:
+        if pending and separator is not None and name != previous:
+            ids = [separator, *ids]
+        pending_owners.append((len(pending), name))
+        pending += ids
+        read, previous = read + len(ids), name
+        while len(pending) >= room and len(blocks) < sequences:
+            owner = max((begin, owner) for begin, owner in pending_owners if begin <= 0)[1] if pending_owners else name
+            blocks.append(pending[:room])
+            owners.append(owner)
+            pending = pending[room:]
+            shifted = [(begin - room, owner) for begin, owner in pending_owners]
+            passed = [entry for entry in shifted if entry[0] <= 0]
+            pending_owners = passed[-1:] + [entry for entry in shifted if entry[0] > 0]
+        if len(blocks) == sequences:
+            break
+    return blocks, owners, read
+
+
+def _by_document(texts: Tokenised, room: int, sequences: int, separator: int | None) -> Cut:
+    """Blocks of each document in turn; the pieces of one long document count as one."""
+    queues: dict[str, list[list[int]]] = {}
+    read = 0
+    for name, ids in texts:
+        read += len(ids)
+        queue = queues.setdefault(name, [])
+        if len(queue) < sequences:
+            queue += [ids[i : i + room] for i in range(0, len(ids) - room + 1, room)][: sequences - len(queue)]
+    blocks, owners = [], []
+    for turn in range(sequences):
+        for name, queue in queues.items():
+            if turn < len(queue) and len(blocks) < sequences:
+                blocks.append(queue[turn])
+                owners.append(name)
+    return blocks, owners, read
+
+
+def _too_little(
+    name: str, found: int, wanted: int, length: int, read: int, by_document: bool, skipped: Skipped
+) -> str:
+    if read == 0:
+        return f"the corpus {name} holds no text"
+    kind = "blocks that do not mix documents" if by_document else "blocks"
+    notes = "".join(f" ({note})" for note in skipped.notes())
+    return (
+        f"the corpus {name} has {read} tokens{notes}, enough for {found} {kind} of {length}, but {wanted} were asked "
+        f"for ({wanted * length} tokens): give more text, or --sequences {max(found, 1)}, or a shorter --length"
+    )

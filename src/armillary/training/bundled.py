@@ -1,0 +1,129 @@
+"""The recipe of the two models that come with Armillary: python -m armillary.training.bundled {gpt2,llama} FOLDER.
+
+Both read Python's own documentation and sources (the built-in corpora), with one byte-level tokenizer. A tenth of the
+modules, chosen by a hash of their names, is never trained on; the loss on its prose is written beside the weights.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from armillary.sources import documents, python_version
+from armillary.training.loop import Part, TrainSettings, mean_loss, train
+
+VOCABULARY = 2048
+CONTEXT = 256
+SHAPE = dict(vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0, pad_token_id=None, tie_word_embeddings=True)
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": dict(n_embd=144, n_layer=6, n_head=6, n_positions=CONTEXT, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
+    "llama": dict(
+        hidden_size=144,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=6,
+        intermediate_size=384,
+        max_position_embeddings=CONTEXT,
+    ),
+}
+SETTINGS = TrainSettings(
+    steps=1500, batch=16, length=CONTEXT, learning_rate=2e-3, final_rate=1e-4, warmup=100, checkpoint_every=100
+)
+
+
+def bundled(family: str) -> Path:
+    """The folder of a bundled model: 'llama' (rotary) or 'gpt2' (learned positions)."""
+    return Path(str(files("armillary").joinpath("bundled", family)))
+
+
+def held_out(name: str) -> bool:
+    """Whether a module is kept for testing."""
+    return hashlib.sha256(f"held out {name}".encode()).digest()[0] % 10 == 0
+
+
+def text(kind: str, *, testing: bool) -> Iterator[str]:
+    """The texts of a built-in corpus that are trained on, or those that are not."""
+    return (document.text for document in documents(f"builtin:{kind}") if held_out(document.name) == testing)
+
+
+def make_tokenizer() -> Any:
+    """A byte-level BPE tokenizer learned from the training prose and a third as much code."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    prose = list(text("prose", testing=False))
+    code = list(text("code", testing=False))[: len(prose) // 10]
+    tokenizer.train_from_iterator([*prose, *code], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|endoftext|>", eos_token="<|endoftext|>", model_max_length=CONTEXT
+    )
+
+
+def tokens(tokenizer: Any, kind: str, *, testing: bool) -> Int[np.ndarray, "token"]:
+    """A built-in corpus as one row of tokens, an end-of-text token before every document."""
+    rows: list[int] = []
+    for document in text(kind, testing=testing):
+        rows += [tokenizer.eos_token_id, *tokenizer(document, verbose=False)["input_ids"]]
+    return np.array(rows, dtype=np.uint16)
+
+
+def held_out_loss(model: Any, tokenizer: Any) -> float:
+    """Mean loss on the prose that was not trained on."""
+    return mean_loss(model, tokens(tokenizer, "prose", testing=True), CONTEXT)
+
+
+def make(family: str, folder: Path) -> None:
+    """Train one of the two models and write it as a Hugging Face folder."""
+    from rich.progress import Progress
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    tokenizer = make_tokenizer()
+    parts = [
+        Part(tokens(tokenizer, "prose", testing=False), weight=0.6),
+        Part(tokens(tokenizer, "code", testing=False), weight=0.4),
+    ]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SHAPE, **FAMILIES[family]))
+    model.config.use_cache = False
+    with Progress() as bar:
+        task = bar.add_task(family, total=SETTINGS.steps)
+
+        def on_step(step: int, loss: float) -> None:
+            bar.update(task, completed=step + 1, description=f"{family} loss {loss:.3f}")
+            if step % 100 == 0:
+                bar.console.print(f"step {step} loss {loss:.4f}")
+
+        train(model, parts, SETTINGS, folder / "run", on_step)
+    half = model.to(torch.float16)
+    final = folder / "model"
+    half.save_pretrained(final)
+    tokenizer.save_pretrained(final)
+    loss = held_out_loss(AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32).eval(), tokenizer)
+    facts = {
+        "held_out_loss": round(loss, 4),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trained_on_tokens": SETTINGS.steps * SETTINGS.batch * SETTINGS.length,
+        "python": python_version(),
+    }
+    (final / "training.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(json.dumps(facts) + "\n")
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], Path(sys.argv[2]))

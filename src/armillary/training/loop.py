@@ -1,0 +1,132 @@
+"""A training loop for causal language models: AdamW, warm-up and cosine, checkpoints that resume exactly."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from armillary.errors import ArmillaryError
+from armillary.files import read_checked, write_with_checksum
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to train. Batches are drawn from (seed, step) alone, so a resumed run sees what the whole run would."""
+
+    steps: int
+    batch: int = 16
+    length: int = 256
+    learning_rate: float = 1e-3
+    final_rate: float = 1e-4
+    warmup: int = 200
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    seed: int = 0
+    checkpoint_every: int = 500
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the training text and how often batches draw from it."""
+
+    tokens: Int[np.ndarray, "token"]
+    weight: float
+
+
+OnStep = Callable[[int, float], None]
+
+
+def train(model: Any, parts: Sequence[Part], settings: TrainSettings, folder: Path, on_step: OnStep | None = None) -> None:
+    """Train `model` in place; checkpoints in `folder` let a killed run go on where it was."""
+    folder.mkdir(parents=True, exist_ok=True)
+    optimizer = torch.optim.AdamW(_decayed(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
+    start = _resume(model, optimizer, settings, folder)
+    model.train()
+    for step in range(start, settings.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step)
+        ids = draw(parts, settings, step)
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if not math.isfinite(value := float(loss.detach())):
+            raise ArmillaryError(f"the loss became {value} at step {step}: lower the learning rate")
+        if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
+            _save(model, optimizer, settings, step + 1, folder)
+        if on_step is not None:
+            on_step(step, value)
+    model.eval()
+
+
+def learning_rate(settings: TrainSettings, step: int) -> float:
+    """Linear up to learning_rate over `warmup` steps, then a half cosine down to final_rate."""
+    if step < settings.warmup:
+        return settings.learning_rate * (step + 1) / settings.warmup
+    done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    return settings.final_rate + (settings.learning_rate - settings.final_rate) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def draw(parts: Sequence[Part], settings: TrainSettings, step: int) -> Int[Tensor, "batch token"]:
+    """The batch of this step: windows at random places of the parts, in proportion to their weights."""
+    rng = np.random.default_rng([settings.seed, step])
+    weights = np.array([part.weight for part in parts])
+    rows = []
+    for choice in rng.choice(len(parts), settings.batch, p=weights / weights.sum()):
+        tokens = parts[choice].tokens
+        if len(tokens) <= settings.length:
+            raise ArmillaryError(f"a part of the text has {len(tokens)} tokens, fewer than a window of {settings.length}")
+        begin = int(rng.integers(0, len(tokens) - settings.length))
+        rows.append(tokens[begin : begin + settings.length])
+    return torch.from_numpy(np.stack(rows).astype(np.int64))
+
+
+@torch.no_grad()
+def mean_loss(model: Any, tokens: Int[np.ndarray, "token"], length: int, batch: int = 16) -> float:
+    """Mean negative log-likelihood per predicted token, in nats, over consecutive windows."""
+    windows = len(tokens) // length
+    if windows == 0:
+        raise ArmillaryError(f"{len(tokens)} tokens are too few for one window of {length}")
+    rows = torch.from_numpy(tokens[: windows * length].reshape(windows, length).astype(np.int64))
+    losses = [float(model(input_ids=ids, labels=ids).loss) * len(ids) for ids in rows.split(batch)]
+    return sum(losses) / windows
+
+
+def _decayed(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
+    """Weight decay on matrices, none on gains and biases."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    return [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder: Path) -> None:
+    buffer = BytesIO()
+    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, buffer)
+    write_with_checksum(folder / "checkpoint.pt", buffer.getvalue())
+    write_with_checksum(folder / "settings.json", json.dumps(asdict(settings), indent=1).encode())
+
+
+def _resume(model: Any, optimizer: Any, settings: TrainSettings, folder: Path) -> int:
+    """Load the last checkpoint, if there is a whole one, and return the step to go on with."""
+    data = read_checked(folder / "checkpoint.pt")
+    if data is None:
+        return 0
+    before = json.loads((folder / "settings.json").read_text())
+    different = [key for key, value in asdict(settings).items() if before.get(key) != value]
+    if different:
+        raise ArmillaryError(
+            f"{folder} holds a run with other settings ({', '.join(different)}): train into another folder"
+        )
+    state = torch.load(BytesIO(data), weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"])
