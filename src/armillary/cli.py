@@ -105,16 +105,150 @@ def doctor(
         raise typer.Exit(1)
 
 
+Folder = Annotated[Path, typer.Argument(help="A folder that `armillary scan` wrote.", metavar="DIR")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+Sort = Annotated[str | None, typer.Option(help="Sort by this column, largest first (-column: smallest first).")]
+OneLayer = Annotated[int | None, typer.Option("--layer", help="Only this layer.")]
+
+
 @app.command()
-def demo() -> None:
-    """See Armillary at work on a small random Llama: its anatomy, and every head checked against the model."""
-    from tempfile import TemporaryDirectory
+def scan(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Text: a file, a folder, a .jsonl, builtin:prose, builtin:code, builtin:random or "
+            "hf:NAME[:config]:SPLIT:FIELD; join several with + . Given twice or more: an atlas for each, in OUT/NAME."
+        ),
+    ] = None,
+    length: Annotated[int, typer.Option(help="Tokens in a block.")] = 128,
+    sequences: Annotated[int, typer.Option(help="How many blocks.")] = 64,
+    skip: Annotated[int, typer.Option(help="First positions left out of means (attention sinks).")] = 1,
+    batch: Annotated[int, typer.Option(help="Blocks that go through the model together.")] = 8,
+    seed: Annotated[int, typer.Option(help="For builtin:random and the order of built-in documents.")] = 0,
+    bos: Annotated[
+        str, typer.Option(help="Begin blocks with special tokens: auto (as the tokenizer), always, never.")
+    ] = "auto",
+    by_document: Annotated[
+        bool, typer.Option(help="No block mixes two documents (needed for cluster measures).")
+    ] = False,
+    streams: Annotated[
+        str | None,
+        typer.Option(help="What to keep, separated by commas: positions, attention, chunks, covariance, lags."),
+    ] = None,
+    when_nan: Annotated[str, typer.Option(help="When a block gives NaN: stop or skip it.")] = "stop",
+    resume: Annotated[bool, typer.Option(help="Go on with an interrupted scan.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Run text through a model and keep what its attention does, in a folder that other commands read."""
+    from armillary.corpora import folder_names, split_sources
+    from armillary.progress import ScanBar
+    from armillary.scanning import scan as run_scan
 
-    from armillary.anatomy.samples import sample_model
+    _one_of("--bos", bos, ("auto", "always", "never"))
+    _one_of("--when-nan", when_nan, ("stop", "skip"))
+    chosen = corpus or ["builtin:prose"]
+    places = [out] if len(chosen) == 1 else [out / name for name in folder_names(chosen)]
+    kept = {"streams": tuple(streams.split(","))} if streams else {}
+    for source, place in zip(chosen, places, strict=True):
+        with ScanBar() as bar:
+            run_scan(
+                model,
+                split_sources(source),
+                out=place,
+                resume=resume,
+                overwrite=overwrite,
+                device=device,
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+                progress=bar,
+                length=length,
+                sequences=sequences,
+                skip=skip,
+                batch=batch,
+                seed=seed,
+                bos=bos,
+                by_document=by_document,
+                when_nan=when_nan,
+                **kept,
+            )
+        typer.echo(f"{place}: look with  armillary heads {place}  and  armillary layers {place}")
 
-    with TemporaryDirectory() as folder:
-        sample_model("llama").save_pretrained(folder)
-        inspect(folder, weights=True, verify=True)
+
+@app.command()
+def heads(
+    folder: Folder, sort: Sort = None, layer: OneLayer = None, as_json: AsJson = False, as_csv: AsCsv = False
+) -> None:
+    """Print a row for every head: what its attention looks like."""
+    _print_table(folder, "heads", sort, layer, as_json, as_csv)
+
+
+@app.command()
+def layers(
+    folder: Folder, sort: Sort = None, layer: OneLayer = None, as_json: AsJson = False, as_csv: AsCsv = False
+) -> None:
+    """Print a row for every point of the residual stream, from the embeddings to the last layer."""
+    _print_table(folder, "layers", sort, layer, as_json, as_csv)
+
+
+@app.command()
+def compare(
+    first: Folder,
+    second: Folder,
+    rows: Annotated[int, typer.Option(help="How many of the largest changes to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Print what changed from one atlas to another, per head and per layer, the largest changes first."""
+    from armillary import tables
+    from armillary.atlas import open_atlas
+    from armillary.comparison import compare as run_comparison
+
+    found = run_comparison(open_atlas(first), open_atlas(second))
+    if as_json:
+        parts = {"heads": json.loads(tables.as_json(found.heads)), "layers": json.loads(tables.as_json(found.layers))}
+        _print_json({"scans": found.scans, **parts})
+        return
+    for line in found.scans:
+        typer.echo(line)
+    tables.show(found.heads, title="Heads, the largest changes first", limit=rows)
+    tables.show(found.layers, title="Layers", limit=rows)
+
+
+@app.command()
+def demo(out: Annotated[Path | None, typer.Option(help="Keep the atlas in this folder.")] = None) -> None:
+    """Scan the small rotary model that comes with Armillary on the built-in prose, and show its heads."""
+    from armillary import tables
+    from armillary.progress import ScanBar
+    from armillary.scanning import scan as run_scan
+    from armillary.training.bundled import bundled
+
+    with ScanBar() as bar:
+        atlas = run_scan(bundled("llama"), "builtin:prose", out=out, progress=bar)
+    tables.show(atlas.heads, title="A small rotary language model, head by head, on Python's own documentation")
+    if out is not None:
+        typer.echo(f"The atlas is in {out}: armillary heads {out} --sort prev_mass")
+
+
+def _print_table(folder: Path, name: str, sort: str | None, layer: int | None, as_json: bool, as_csv: bool) -> None:
+    from armillary import tables
+    from armillary.atlas import open_atlas
+
+    table = tables.select(getattr(open_atlas(folder), name), sort=sort, layer=layer)
+    if as_json:
+        typer.echo(tables.as_json(table))
+    elif as_csv:
+        typer.echo(table.to_csv(index=False), nl=False)
+    else:
+        tables.show(table)
+
+
+def _one_of(option: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise ArmillaryError(f"{option} {given} is not known: it can be {', '.join(allowed)}")
 
 
 def _print_json(value: Any) -> None:
@@ -137,3 +271,6 @@ def main() -> None:
     except ArmillaryError as error:
         typer.echo(f"armillary: {error}", err=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("armillary: stopped; what was finished is kept, and a scan goes on with --resume", err=True)
+        sys.exit(130)

@@ -172,7 +172,8 @@ def _by_document(texts: Tokenised, room: int, sequences: int, separator: int | N
         queue = queues.setdefault(name, [])
         if len(queue) < sequences:
             queue += [ids[i : i + room] for i in range(0, len(ids) - room + 1, room)][: sequences - len(queue)]
-    blocks, owners = [], []
+    blocks: list[list[int]] = []
+    owners: list[str] = []
     for turn in range(sequences):
         for name, queue in queues.items():
             if turn < len(queue) and len(blocks) < sequences:
@@ -181,9 +182,7 @@ def _by_document(texts: Tokenised, room: int, sequences: int, separator: int | N
     return blocks, owners, read
 
 
-def _too_little(
-    name: str, found: int, wanted: int, length: int, read: int, by_document: bool, skipped: Skipped
-) -> str:
+def _too_little(name: str, found: int, wanted: int, length: int, read: int, by_document: bool, skipped: Skipped) -> str:
     if read == 0:
         return f"the corpus {name} holds no text"
     kind = "blocks that do not mix documents" if by_document else "blocks"

@@ -1,5 +1,6 @@
 """Loading models safely: safetensors or weights_only pickles, no code from checkpoints unless asked."""
 
+import hashlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,6 +70,31 @@ def not_finite_weights(anatomy: Anatomy) -> list[str]:
     return [
         f"layer {layer.index}: {what}" for layer in anatomy.layers for what in anatomy.weights(layer.index).not_finite()
     ]
+
+
+def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a folder or hub id."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of the weights: every tensor's name, shape and at most 4096 of its numbers, evenly spaced, as float32.
+
+    It tells models apart at the cost of a glance; it is not a checksum of every byte.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().flatten()
+        sample = flat[:: max(1, flat.numel() // 4096)].to("cpu", torch.float32)
+        digest.update(f"{name} {tuple(tensor.shape)} ".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _loader_name(config: Any) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from armillary.errors import ArmillaryError
 
-PIECE = 8_000_000
-"""A long file is read in pieces of about this many bytes, cut at a line's end."""
+PIECE = 1_000_000
+"""A long file is read in pieces of about this many bytes, cut at the end of a line."""
 
 SHORTEST = 500
 """Built-in documents of fewer characters say nothing (generated tables, empty packages) and are left out."""

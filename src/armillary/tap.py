@@ -82,7 +82,7 @@ class Tap:
         return layers, blocks
 
     def _put_hooks(self) -> None:
-        roots = {id(m): m for m in (self.model, getattr(self.model, "base_model", self.model))}
+        roots = {id(m): m for m in (self.model, getattr(self.model, "base_model", self.model), entry(self.model))}
         for root in roots.values():
             self._hook(root.register_forward_pre_hook(self._forward_begins, with_kwargs=True))
             self._hook(root.register_forward_hook(self._forward_ends, always_call=True))
@@ -312,6 +312,12 @@ def _bound(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
         return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
     except TypeError:
         return dict(kwargs)
+
+
+def entry(model: Any) -> Any:
+    """The part of a model to call for its hidden states alone: without the word predictions, or the encoder."""
+    base = getattr(model, "base_model", model)
+    return base.get_encoder() if getattr(getattr(base, "config", None), "is_encoder_decoder", False) else base
 
 
 def _likely_blocks(model: nn.Module, count: int) -> list[nn.Module]:

@@ -44,7 +44,9 @@ class Part:
 OnStep = Callable[[int, float], None]
 
 
-def train(model: Any, parts: Sequence[Part], settings: TrainSettings, folder: Path, on_step: OnStep | None = None) -> None:
+def train(
+    model: Any, parts: Sequence[Part], settings: TrainSettings, folder: Path, on_step: OnStep | None = None
+) -> None:
     """Train `model` in place; checkpoints in `folder` let a killed run go on where it was."""
     folder.mkdir(parents=True, exist_ok=True)
     optimizer = torch.optim.AdamW(_decayed(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
@@ -84,7 +86,9 @@ def draw(parts: Sequence[Part], settings: TrainSettings, step: int) -> Int[Tenso
     for choice in rng.choice(len(parts), settings.batch, p=weights / weights.sum()):
         tokens = parts[choice].tokens
         if len(tokens) <= settings.length:
-            raise ArmillaryError(f"a part of the text has {len(tokens)} tokens, fewer than a window of {settings.length}")
+            raise ArmillaryError(
+                f"a part of the text has {len(tokens)} tokens, fewer than a window of {settings.length}"
+            )
         begin = int(rng.integers(0, len(tokens) - settings.length))
         rows.append(tokens[begin : begin + settings.length])
     return torch.from_numpy(np.stack(rows).astype(np.int64))

@@ -1,0 +1,234 @@
+"""The result of a scan: labelled arrays on disk that xarray opens by itself, tables, provenance, comparison."""
+
+import datetime
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from armillary.errors import ArmillaryError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from torch import Tensor
+
+    from armillary.anatomy.description import Anatomy
+    from armillary.corpus import Blocks
+    from armillary.shards import ScanFolder, Shard
+    from armillary.streams import Stream
+
+FORMAT = "armillary-atlas"
+FORMAT_VERSION = 1
+
+
+@dataclass
+class Atlas:
+    """A scan's arrays, by group (residual, input, attention, rotary, corpus), and the tables made from them."""
+
+    path: Path
+    keep: Any = None
+
+    @cached_property
+    def tree(self) -> "xr.DataTree":
+        """Everything, as xarray reads it: `atlas.tree['attention/entropy']`, dims layer and head."""
+        import xarray as xr
+
+        return xr.open_datatree(self.path, engine="zarr", consolidated=False)
+
+    @cached_property
+    def attrs(self) -> dict[str, Any]:
+        """Where the numbers come from: model, weights, corpus, settings, versions, time."""
+        return json.loads((self.path / "zarr.json").read_text(encoding="utf-8"))["attributes"]  # type: ignore[no-any-return]
+
+    def group(self, name: str) -> "xr.Dataset":
+        """The arrays of one group; which streams are there depends on what the scan was asked to keep."""
+        import xarray as xr
+
+        if not (self.path / name / "zarr.json").is_file():
+            raise ArmillaryError(
+                f"this atlas has no {name!r}: it was scanned with --streams {','.join(self.settings['streams'])}"
+            )
+        return xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the scan."""
+        return dict(self.attrs["settings"])
+
+    @cached_property
+    def layers(self) -> "pd.DataFrame":
+        """A row for every point of the residual stream, 0 (after the embeddings) to L."""
+        from armillary.lenses.tables import read_table
+
+        return read_table(self, "layers")
+
+    @cached_property
+    def heads(self) -> "pd.DataFrame":
+        """A row for every head of every layer; a measure that does not apply is missing."""
+        from armillary.lenses.tables import read_table
+
+        return read_table(self, "heads")
+
+    def to_csv(self, folder: str | Path) -> list[Path]:
+        """Write layers.csv and heads.csv."""
+        return self._export(folder, "csv")
+
+    def to_parquet(self, folder: str | Path) -> list[Path]:
+        """Write layers.parquet and heads.parquet."""
+        return self._export(folder, "parquet")
+
+    def _export(self, folder: str | Path, kind: str) -> list[Path]:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        written = []
+        for name, table in (("layers", self.layers), ("heads", self.heads)):
+            path = Path(folder) / f"{name}.{kind}"
+            if kind == "csv":
+                table.to_csv(path, index=False)
+            else:
+                try:
+                    table.to_parquet(path, index=False)
+                except ImportError as error:
+                    raise ArmillaryError(
+                        "Parquet needs the package pyarrow: pip install 'armillary[parquet]'"
+                    ) from error
+            written.append(path)
+        return written
+
+
+def open_atlas(path: str | Path, keep: Any = None) -> Atlas:
+    """Open the atlas of a folder that `scan` wrote. `keep` is held as long as the atlas (a temporary folder, say)."""
+    folder = Path(path)
+    store = folder if (folder / "zarr.json").is_file() else folder / "atlas.zarr"
+    if not folder.exists():
+        raise ArmillaryError(f"there is no folder {path}: an atlas is what `armillary scan MODEL --out {path}` writes")
+    if not (store / "zarr.json").is_file():
+        if (folder / "scan.json").is_file():
+            raise ArmillaryError(f"the scan in {path} is not finished: armillary scan ... --out {path} --resume")
+        raise ArmillaryError(f"{path} is not an atlas: an atlas is what `armillary scan MODEL --out DIR` writes")
+    atlas = Atlas(store, keep)
+    try:
+        kind, version = atlas.attrs.get("format"), atlas.attrs.get("format_version")
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ArmillaryError(f"{store} cannot be read as an atlas: {error}") from error
+    if kind != FORMAT:
+        raise ArmillaryError(f"{store} is a Zarr store, but not one that Armillary wrote")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ArmillaryError(
+            f"{store} has format version {version}; this Armillary reads up to {FORMAT_VERSION}: update Armillary"
+        )
+    return atlas
+
+
+# writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_atlas(
+    place: "ScanFolder",
+    shards: "list[Shard]",
+    streams: "dict[str, Stream]",
+    anatomy: "Anatomy",
+    blocks: "Blocks",
+    description: dict[str, Any],
+    versions: dict[str, str],
+) -> None:
+    """Write the finished streams, the series and the tables; the store appears under its name when it is whole."""
+    import zarr
+
+    from armillary.lenses.tables import write_tables
+
+    part = place.work / "atlas.zarr"
+    shutil.rmtree(part, ignore_errors=True)
+    skipped = [int(block) for series in place.series(shards) for block in series["skipped"]]
+    kept = np.setdiff1d(np.arange(len(blocks.tokens)), skipped)
+    attributes = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **description,
+        "anatomy": anatomy.as_dict(),
+        "versions": versions,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "skipped_blocks": skipped,
+        "notes": list(blocks.notes),
+    }
+    zarr.create_group(part, attributes=attributes)
+    for group, arrays in _grouped(streams).items():
+        _write_group(part, group, arrays)
+    corpus = {
+        "tokens": (("sequence", "position"), blocks.tokens[kept]),
+        "document": (("sequence",), blocks.document[kept]),
+    }
+    _write_group(part, "corpus", corpus, {"documents": list(blocks.documents), "by_document": blocks.by_document})
+    _write_series(part, place.series(shards), len(kept))
+    write_tables(Atlas(part))
+    part.replace(place.atlas)
+
+
+Arrays = dict[str, tuple[tuple[str, ...], Float[np.ndarray, "..."]]]
+
+
+def _grouped(streams: "dict[str, Stream]") -> dict[str, Arrays]:
+    """The streams' results by group, each as (dims, array), named kind_result (attention keeps its plain names)."""
+    groups: dict[str, Arrays] = {}
+    for name, stream in streams.items():
+        group, _, kind = name.partition(".")
+        prefix = "" if kind in ("head", "chunk") else f"{kind}_"
+        for result, tensor in stream.finish().items():
+            dims = ("layer", *stream.statistic.dims[result])
+            label = result if result.startswith(kind) else f"{prefix}{result}"
+            groups.setdefault(group, {})[label] = (dims, tensor.cpu().numpy())
+        if hasattr(stream.statistic, "lags"):
+            groups[group]["lag"] = (("lag",), np.array(stream.statistic.lags))
+        if hasattr(stream.statistic, "rotary"):
+            frequencies = np.array(stream.statistic.rotary.frequencies)
+            groups[group]["radians_per_token"] = (("frequency",), frequencies)
+    return groups
+
+
+def _write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:
+    import zarr
+
+    root = zarr.open_group(store, mode="a")
+    made = root.create_group(group, attributes=attributes or {})
+    sizes = {dim: n for dims, values in arrays.values() for dim, n in zip(dims, values.shape, strict=True)}
+    labels: Arrays = {dim: ((dim,), np.arange(n)) for dim, n in sizes.items() if dim not in arrays}
+    for name, (dims, values) in {**labels, **arrays}.items():
+        chunks = tuple(
+            1 if dim == "layer" and values.ndim > 2 else max(1, n) for dim, n in zip(dims, values.shape, strict=True)
+        )
+        array = made.create_array(
+            name, shape=values.shape, dtype=values.dtype, chunks=chunks, dimension_names=list(dims)
+        )
+        array[...] = values
+
+
+def _write_series(store: Path, series: "Iterable[dict[str, Tensor]]", sequences: int) -> None:
+    """The mean vector of every sequence, written shard by shard: (layer, sequence, width)."""
+    import zarr
+
+    root = zarr.open_group(store, mode="a")
+    start = 0
+    for rows in series:
+        count = 0
+        for group, tensor in rows.items():
+            if group == "skipped":
+                continue
+            values = tensor.numpy().swapaxes(0, 1)
+            name = f"{group}/sequence_mean"
+            if name not in root:
+                root.create_array(
+                    name,
+                    shape=(values.shape[0], sequences, values.shape[2]),
+                    dtype=values.dtype,
+                    chunks=(1, max(1, values.shape[1]), values.shape[2]),
+                    dimension_names=["layer", "sequence", "width"],
+                )
+            count = values.shape[1]
+            root[name][:, start : start + count] = values  # type: ignore[index]
+        start += count

@@ -1,0 +1,124 @@
+"""Which streams a scan keeps, and how what the tap sees reaches them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from armillary.anatomy.description import Anatomy, Rotary
+from armillary.errors import ArmillaryError
+from armillary.streams import AttentionStatistics, ChunkNorms, Covariance, LaggedCovariance, PositionMoments, Stream
+from armillary.streams.stream import wide
+from armillary.view import AttentionView
+
+STREAMS = {
+    "positions": "means and scatter by position and by sequence, of the residual stream and the attention input",
+    "attention": "entropy, masses, distances and logits of every head",
+    "chunks": "lengths of the rotary chunks of q, k and v",
+    "covariance": "covariance of the residual stream and the attention input (width x width for every layer)",
+    "lags": "covariance of tokens 1, 2, 4, ... apart (width x width for every layer and lag)",
+}
+DEFAULT_STREAMS = ("positions", "attention", "chunks", "covariance")
+
+
+class NotFinite(Exception):
+    """A NaN or an infinity was computed; `layer` is -1 for the embeddings, `rows` are those of the batch."""
+
+    def __init__(self, layer: int, rows: list[int]) -> None:
+        super().__init__(layer, rows)
+        self.layer = layer
+        self.rows = rows
+
+    @property
+    def place(self) -> str:
+        return "the embeddings" if self.layer < 0 else f"layer {self.layer}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to accumulate: names of STREAMS, the positions left out of means, and the blocks' length."""
+
+    streams: tuple[str, ...]
+    skip: int
+    length: int
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.streams if name not in STREAMS]
+        if unknown:
+            raise ArmillaryError(f"there is no stream {unknown[0]!r}: there are {', '.join(STREAMS)}")
+        if not 0 <= self.skip < self.length - 1:
+            raise ArmillaryError(
+                f"--skip {self.skip} leaves nothing of blocks of {self.length}: it must be 0 to {self.length - 2}"
+            )
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """1, 2, 4, ... as long as half of the kept tokens have a partner."""
+        kept = self.length - self.skip
+        return tuple(2**i for i in range(kept.bit_length()) if 2**i <= kept // 2)
+
+
+class Collector:
+    """The streams of one shard. `streams` are merged across shards; `series` hold a row for every sequence."""
+
+    def __init__(self, wanted: Wanted, anatomy: Anatomy) -> None:
+        self.wanted = wanted
+        self.streams = new_streams(wanted, anatomy)
+        self._series: dict[str, dict[int, list[Tensor]]] = {"residual": {}, "input": {}}
+
+    def on_residual(self, layer: int, h: Tensor) -> None:
+        refuse_not_finite(h, layer - 1)
+        self._vectors("residual", layer, h)
+
+    def on_attention(self, view: AttentionView) -> None:
+        for tensor in (view.q, view.k, view.v):
+            refuse_not_finite(tensor, view.layer)
+        if view.x is not None:
+            self._vectors("input", view.layer, view.x)
+            if "input.lag" in self.streams:
+                self.streams["input.lag"].update(view.layer, view.x)
+        for name in ("attention.head", "rotary.chunk"):
+            if name in self.streams:
+                self.streams[name].update(view.layer, view)
+
+    def _vectors(self, group: str, layer: int, h: Tensor) -> None:
+        if f"{group}.position" in self.streams:
+            self.streams[f"{group}.position"].update(layer, h)
+            means = wide(h[:, self.wanted.skip :]).mean(1).cpu()
+            self._series[group].setdefault(layer, []).append(means)
+        if f"{group}.covariance" in self.streams:
+            self.streams[f"{group}.covariance"].update(layer, h)
+
+    def series(self) -> dict[str, Tensor]:
+        """The mean vector of every sequence over its kept positions: (sequence, layer, width) for each group."""
+        return {
+            group: torch.stack([torch.cat(layers[layer]) for layer in sorted(layers)], 1)
+            for group, layers in self._series.items()
+            if layers
+        }
+
+
+def new_streams(wanted: Wanted, anatomy: Anatomy) -> dict[str, Stream]:
+    """Empty streams, named group.kind."""
+    streams: dict[str, Stream] = {}
+    for group in ("residual", "input"):
+        if "positions" in wanted.streams:
+            streams[f"{group}.position"] = Stream(PositionMoments())
+        if "covariance" in wanted.streams:
+            streams[f"{group}.covariance"] = Stream(Covariance(wanted.skip))
+    if "lags" in wanted.streams:
+        streams["input.lag"] = Stream(LaggedCovariance(wanted.lags, wanted.skip))
+    if "attention" in wanted.streams:
+        streams["attention.head"] = Stream(AttentionStatistics(wanted.skip, wanted.length))
+    rotary = next((layer.position for layer in anatomy.layers if isinstance(layer.position, Rotary)), None)
+    if "chunks" in wanted.streams and rotary is not None:
+        streams["rotary.chunk"] = Stream(ChunkNorms(rotary, wanted.skip))
+    return streams
+
+
+def refuse_not_finite(tensor: Tensor, layer: int) -> None:
+    """Raise NotFinite with the rows of the batch that hold a NaN or an infinity."""
+    if not torch.isfinite(tensor.sum()):
+        bad = (~torch.isfinite(tensor)).flatten(1).any(1)
+        if bad.any():
+            raise NotFinite(layer, bad.nonzero()[:, 0].tolist())

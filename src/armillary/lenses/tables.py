@@ -1,0 +1,80 @@
+"""The two tables of an atlas, layers and heads: columns that are a contract, filled by the lenses."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from armillary.lenses import heads as heads_lens
+from armillary.lenses import residual as residual_lens
+
+if TYPE_CHECKING:
+    from armillary.atlas import Atlas
+
+TERMS = ("mean", "pos", "cvec")
+
+LAYER_COLUMNS = (
+    *("layer", "pos_share", "ctx_share", "resid_share", "stable_rank", "screenot_rank", "relative_norm"),
+    *("dct_energy_1", "dct_energy_3", "dct_energy_5", "dct_energy_10", "incoherence_mean", "incoherence_max"),
+    *("intra_similarity", "inter_similarity", "mean_norm"),
+)
+HEAD_COLUMNS = (
+    *("layer", "head", "kv_head", "label", "entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass"),
+    "mean_distance",
+    *(f"share_{a}_{b}" for a in TERMS for b in TERMS),
+    *("share_bias", "positional_share", "content_share", "mixed_share"),
+    *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_align_z", "xi", "eta", "regime"),
+    *("high_freq_share", "induction_score"),
+)
+WORDS = {"label", "regime"}
+WHOLE = {"layer", "head", "kv_head", "screenot_rank"}
+
+
+def layer_table(atlas: "Atlas") -> pd.DataFrame:
+    """A row for every point of the residual stream."""
+    return _in_order(residual_lens.layer_columns(atlas), LAYER_COLUMNS)
+
+
+def head_table(atlas: "Atlas") -> pd.DataFrame:
+    """A row for every head."""
+    return _in_order(heads_lens.head_columns(atlas), HEAD_COLUMNS)
+
+
+def _in_order(found: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
+    """The contract's columns first, missing ones as nulls, then what else there is."""
+    rest = [column for column in found.columns if column not in columns]
+    missing = {column: "" if column in WORDS else np.nan for column in columns if column not in found}
+    return found.assign(**missing)[[*columns, *rest]]
+
+
+def write_tables(atlas: "Atlas") -> None:
+    """Compute both tables and keep them in the store, so that they open at once."""
+    import zarr
+
+    root = zarr.open_group(atlas.path, mode="a")
+    if "tables" in root:
+        del root["tables"]
+    for name, table in (("layers", layer_table(atlas)), ("heads", head_table(atlas))):
+        numbers = [column for column in table.columns if column not in WORDS]
+        attributes = {
+            "columns": list(table.columns),
+            "numbers": numbers,
+            "whole": [column for column in table.columns if column in WHOLE],
+            "words": {column: table[column].to_list() for column in table.columns if column in WORDS},
+        }
+        group = root.create_group(f"tables/{name}", attributes=attributes)
+        group.create_array("values", data=table[numbers].to_numpy(np.float64), dimension_names=["row", "column"])
+
+
+def read_table(atlas: "Atlas", name: str) -> pd.DataFrame:
+    """A table as write_tables kept it."""
+    import zarr
+
+    group = zarr.open_group(atlas.path, path=f"tables/{name}", mode="r")
+    kept: dict[str, Any] = dict(group.attrs)
+    table = pd.DataFrame(group["values"][:], columns=kept["numbers"])  # type: ignore[index]
+    for column, words in kept["words"].items():
+        table[column] = pd.Series(words, dtype="str").replace("", None)
+    for column in kept["whole"]:
+        table[column] = table[column].astype("Int64")
+    return table[kept["columns"]]

@@ -1,0 +1,8 @@
+"""One-pass statistics: update, merge, finish. Merging is associative, so shards may be computed anywhere."""
+
+from armillary.streams.attention import AttentionStatistics
+from armillary.streams.chunks import ChunkNorms
+from armillary.streams.moments import Covariance, LaggedCovariance, PositionMoments
+from armillary.streams.stream import Stream
+
+__all__ = ["AttentionStatistics", "ChunkNorms", "Covariance", "LaggedCovariance", "PositionMoments", "Stream"]

@@ -1,0 +1,215 @@
+"""What every head's attention looks like, in one pass over its logits, a block of rows at a time."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from armillary.streams.stream import State, wide
+from armillary.view import AttentionView, soft_capped
+
+CELLS = 128
+"""The mean logit matrix is kept on a grid of at most this many cells a side (exact up to as many positions)."""
+
+BLOCK = 8_000_000
+"""Rows are taken so that a block of logits has about this many numbers."""
+
+
+class AttentionStatistics:
+    """Per head, over rows t >= skip: entropy, masses, distance; and of the logits: moments, by lag, mean matrix.
+
+    Rows see all their visible keys, the first ones too. Logit moments count pairs of kept tokens only (the first
+    `skip` take no part, as queries or as keys), before the soft-cap. Entropy counts a sink as one more outcome.
+    """
+
+    def __init__(self, skip: int, length: int) -> None:
+        self.skip = skip
+        self.length = length
+        self.cells = min(length, CELLS)
+        per_head = ("entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
+        self.dims: dict[str, tuple[str, ...]] = {
+            **dict.fromkeys((*per_head, *MOMENTS), ("head",)),
+            "logit_mean_by_lag": ("head", "lag"),
+            "logit_variance_by_lag": ("head", "lag"),
+            "logit_matrix": ("head", "query_cell", "key_cell"),
+        }
+
+    def measure(self, batch: AttentionView) -> State:
+        rows = max(1, BLOCK // (batch.q.shape[0] * batch.heads * batch.keys))
+        starts = range(self.skip, batch.queries, rows)
+        blocks = [self._measure_rows(batch, slice(start, min(start + rows, batch.queries))) for start in starts]
+        state = blocks[0]
+        for block in blocks[1:]:
+            state = self.combine(state, block)
+        return state
+
+    def _measure_rows(self, view: AttentionView, rows: slice) -> State:
+        seen = view.visible(rows)
+        logits = wide_logits(view, rows)
+        query = torch.arange(view.queries, device=logits.device)[rows]
+        state = row_statistics(view, logits, seen, query)
+        kept = seen.clone()
+        kept[..., : self.skip] = False
+        state.update(logit_moments(logits, kept))
+        state.update(self._by_place(logits, kept, query))
+        return state
+
+    def _by_place(
+        self, logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor, "batch #head row key"], query: Tensor
+    ) -> State:
+        """Sums of the logits by lag i - j and by cell of the matrix; the number of pairs is the same for all heads."""
+        masked = logits * kept
+        once, twice = masked.sum(0), (masked * logits).sum(0)
+        count = kept[:, 0].sum(0, dtype=torch.float64)[None]
+        first, keys = int(query[0]), logits.shape[-1]
+        before = first + self.length - keys  # where lag -(keys - 1) of the first row stands among all lags
+        after = 2 * self.length - 1 - before - (keys + len(query) - 1)
+        lags = {
+            name: torch.nn.functional.pad(diagonal_sums(sums), (before, after))
+            for name, sums in (("lag_sum", once), ("lag_square", twice), ("lag_count", count))
+        }
+        cells = {"cell_sum": self._to_cells(once, query), "cell_count": self._to_cells(count, query)}
+        return {**lags, **cells}
+
+    def _to_cells(self, sums: Float[Tensor, "head row key"], query: Tensor) -> Float[Tensor, "head cell cell_"]:
+        keys = torch.arange(sums.shape[-1], device=sums.device)
+        rows = torch.zeros(len(sums), self.cells, sums.shape[-1], dtype=torch.float64, device=sums.device)
+        rows.index_add_(1, query * self.cells // self.length, sums)
+        if self.cells == self.length:
+            return rows
+        cells = torch.zeros(len(sums), self.cells, self.cells, dtype=torch.float64, device=sums.device)
+        return cells.index_add_(2, keys * self.cells // self.length, rows)
+
+    def combine(self, a: State, b: State) -> State:
+        added = {name: a[name] + b[name] for name in a if name not in MOMENT_STATE}
+        return {**added, **combine_moments(a, b)}
+
+    def finish(self, state: State) -> dict[str, Tensor]:
+        rows, pairs = state["rows"], state["logit_pairs"]
+        means = {name: state[name] / rows for name in MASSES}
+        variance = state["logit_m2"] / pairs
+        lags = slice(self.length - 1, None)  # keys at the query's place or before it
+        mean_by_lag = state["lag_sum"] / state["lag_count"]
+        by_lag = state["lag_square"] / state["lag_count"] - mean_by_lag.square()
+        return {
+            **means,
+            "entropy_norm": state["entropy_norm"] / state["entropy_rows"],
+            "logit_mean": state["logit_mean"],
+            "logit_variance": variance,
+            "logit_skewness": state["logit_m3"] / pairs / variance**1.5,
+            "logit_kurtosis": state["logit_m4"] / pairs / variance**2 - 3,
+            "logit_mean_by_lag": mean_by_lag[:, lags],
+            "logit_variance_by_lag": by_lag[:, lags].clamp(min=0),
+            "logit_matrix": state["cell_sum"] / state["cell_count"],
+        }
+
+
+MASSES = ("entropy", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
+MOMENTS = ("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis")
+MOMENT_STATE = ("logit_pairs", "logit_mean", "logit_m2", "logit_m3", "logit_m4")
+
+
+@dataclass(frozen=True)
+class _Softmax:
+    """Attention probabilities of a block of rows, with their log normaliser."""
+
+    attention: Float[Tensor, "batch head row key"]
+    sink: Float[Tensor, "batch head row"]
+    entropy: Float[Tensor, "batch head row"]
+
+
+def wide_logits(view: AttentionView, rows: slice) -> Float[Tensor, "batch head row key"]:
+    """The view's logits of these rows, computed in float64."""
+    bias = None if view.bias is None else wide(view.bias)
+    exact = AttentionView(wide(view.q), wide(view.k), view.v, view.scale, bias=bias)
+    return exact.logits(rows)
+
+
+def softmax(
+    view: AttentionView, logits: Float[Tensor, "batch head row key"], seen: Bool[Tensor, "batch #head row key"]
+) -> _Softmax:
+    """Probabilities and entropy; entropy is the log normaliser minus the mean logit."""
+    capped = soft_capped(logits, view.softcap)
+    shown = capped.masked_fill(~seen, -torch.inf)
+    log_sum = shown.logsumexp(-1)
+    sink_logit = None if view.sinks is None else wide(view.sinks)[None, :, None].expand_as(log_sum)
+    if sink_logit is not None:
+        log_sum = torch.logaddexp(log_sum, sink_logit)
+    attention = (shown - log_sum[..., None]).exp()
+    mean_logit = (attention * capped.masked_fill(~seen, 0.0)).sum(-1)
+    sink = torch.zeros_like(log_sum)
+    if sink_logit is not None:
+        sink = (sink_logit - log_sum).exp()
+        mean_logit = mean_logit + sink * sink_logit
+    return _Softmax(attention, sink, (log_sum - mean_logit).clamp(min=0))
+
+
+def row_statistics(
+    view: AttentionView,
+    logits: Float[Tensor, "batch head row key"],
+    seen: Bool[Tensor, "batch #head row key"],
+    query: Tensor,
+) -> State:
+    """Sums over sequences and rows of what the attention probabilities say."""
+    found = softmax(view, logits, seen)
+    a, keys = found.attention, torch.arange(logits.shape[-1], device=logits.device)
+    visible = seen.sum(-1).double()
+    several = visible > 1
+    at = query[None, None, :, None].expand(*a.shape[:3], 1)
+    previous = a.gather(-1, (at - 1).clamp(min=0))[..., 0] * (query > 0)
+    distance = (query[:, None] - keys[None, :]).abs().double()
+    share = torch.where(several, found.entropy / visible.clamp(min=2).log(), 0.0)
+    count = float(a.shape[0] * a.shape[2])
+    return {
+        "rows": torch.tensor(count, dtype=torch.float64, device=a.device),
+        "entropy": found.entropy.sum((0, 2)),
+        "entropy_norm": share.sum((0, 2)),
+        "entropy_rows": several.expand(*a.shape[:3]).sum((0, 2)).double(),
+        "self_mass": a.gather(-1, at)[..., 0].sum((0, 2)),
+        "prev_mass": previous.sum((0, 2)),
+        "first_mass": a[..., 0].sum((0, 2)),
+        "sink_mass": found.sink.sum((0, 2)),
+        "mean_distance": (a * distance).sum((0, 2, 3)),
+    }
+
+
+def logit_moments(logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor, "batch #head row key"]) -> State:
+    """Number, mean and central power sums of the logits of kept pairs, per head."""
+    pairs = kept.expand(-1, logits.shape[1], -1, -1).sum((0, 2, 3)).double()
+    mean = (logits * kept).sum((0, 2, 3)) / pairs.clamp(min=1)
+    centred = (logits - mean[:, None, None]) * kept
+    square = centred.square()
+    return {
+        "logit_pairs": pairs,
+        "logit_mean": mean,
+        "logit_m2": square.sum((0, 2, 3)),
+        "logit_m3": (square * centred).sum((0, 2, 3)),
+        "logit_m4": square.square().sum((0, 2, 3)),
+    }
+
+
+def combine_moments(a: State, b: State) -> State:
+    """Central power sums of two sets together, from those of each."""
+    n, m = a["logit_pairs"], b["logit_pairs"]
+    total = (n + m).clamp(min=1)
+    shift = b["logit_mean"] - a["logit_mean"]
+    a2, b2, a3, b3 = a["logit_m2"], b["logit_m2"], a["logit_m3"], b["logit_m3"]
+    return {
+        "logit_pairs": n + m,
+        "logit_mean": a["logit_mean"] + shift * m / total,
+        "logit_m2": a2 + b2 + shift**2 * n * m / total,
+        "logit_m3": a3 + b3 + shift**3 * n * m * (n - m) / total**2 + 3 * shift * (n * b2 - m * a2) / total,
+        "logit_m4": a["logit_m4"]
+        + b["logit_m4"]
+        + shift**4 * n * m * (n**2 - n * m + m**2) / total**3
+        + 6 * shift**2 * (n**2 * b2 + m**2 * a2) / total**2
+        + 4 * shift * (n * b3 - m * a3) / total,
+    }
+
+
+def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:
+    """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, without a loop."""
+    rows, keys = matrix.shape[1:]
+    padded = torch.nn.functional.pad(matrix.flip(-1), (0, rows))
+    return padded.flatten(1)[:, : rows * (keys + rows - 1)].reshape(-1, rows, keys + rows - 1).sum(1)

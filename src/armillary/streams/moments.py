@@ -1,0 +1,128 @@
+"""Means and second moments of vectors: by position, over everything, and between tokens some distance apart.
+
+Two-pass inside a batch, then combined by the formulas for merging means and scatters, so that a large mean does not
+swallow a small variance.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from armillary.streams.stream import State, wide
+
+
+class PositionMoments:
+    """Of vectors h[c, t]: the mean at each position t and the sum over sequences of |h - mean_t|^2 there.
+
+    Also the mean length |h| at each position and the mean squared length, positions of the sink included.
+    """
+
+    def __init__(self) -> None:
+        self.dims = {
+            "mean": ("position", "width"),
+            "scatter": ("position",),
+            "norm": ("position",),
+            "norm_squared": ("position",),
+            "sequences": (),
+        }
+
+    def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
+        h = wide(batch)
+        mean = h.mean(0)
+        squares = h.square().sum(-1)
+        return {
+            "sequences": torch.tensor(float(len(h)), dtype=torch.float64, device=h.device),
+            "mean": mean,
+            "scatter": (h - mean).square().sum((0, 2)),
+            "norm": squares.sqrt().sum(0),
+            "norm_squared": squares.sum(0),
+        }
+
+    def combine(self, a: State, b: State) -> State:
+        n, m = a["sequences"], b["sequences"]
+        shift = b["mean"] - a["mean"]
+        return {
+            "sequences": n + m,
+            "mean": a["mean"] + shift * (m / (n + m)),
+            "scatter": a["scatter"] + b["scatter"] + shift.square().sum(-1) * (n * m / (n + m)),
+            "norm": a["norm"] + b["norm"],
+            "norm_squared": a["norm_squared"] + b["norm_squared"],
+        }
+
+    def finish(self, state: State) -> dict[str, Tensor]:
+        n = state["sequences"]
+        return {**state, "norm": state["norm"] / n, "norm_squared": state["norm_squared"] / n}
+
+
+class Covariance:
+    """Mean and covariance (divided by n) of vectors, over all sequences and kept positions at once."""
+
+    def __init__(self, skip: int) -> None:
+        self.skip = skip
+        self.dims = {"mean": ("width",), "covariance": ("width", "width_"), "tokens": ()}
+
+    def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
+        x = wide(batch[:, self.skip :]).flatten(0, 1)
+        mean = x.mean(0)
+        centred = x - mean
+        count = torch.tensor(float(len(x)), dtype=torch.float64, device=x.device)
+        return {"tokens": count, "mean": mean, "scatter": centred.T @ centred}
+
+    def combine(self, a: State, b: State) -> State:
+        n, m = a["tokens"], b["tokens"]
+        shift = b["mean"] - a["mean"]
+        return {
+            "tokens": n + m,
+            "mean": a["mean"] + shift * (m / (n + m)),
+            "scatter": a["scatter"] + b["scatter"] + torch.outer(shift, shift) * (n * m / (n + m)),
+        }
+
+    def finish(self, state: State) -> dict[str, Tensor]:
+        return {"tokens": state["tokens"], "mean": state["mean"], "covariance": state["scatter"] / state["tokens"]}
+
+
+class LaggedCovariance:
+    """Cov(x_t, x_{t+lag}), t kept, for each lag: the mean of the earlier and of the later token, and the covariance.
+
+    covariance[lag] has the earlier token's channels on its rows and the later one's on its columns.
+    """
+
+    def __init__(self, lags: tuple[int, ...], skip: int) -> None:
+        self.lags = lags
+        self.skip = skip
+        self.dims = {
+            "earlier": ("lag", "width"),
+            "later": ("lag", "width"),
+            "covariance": ("lag", "width", "width_"),
+            "pairs": ("lag",),
+        }
+
+    def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
+        x = wide(batch[:, self.skip :])
+        states = [self._one(x, lag) for lag in self.lags]
+        return {name: torch.stack([state[name] for state in states]) for name in states[0]}
+
+    def _one(self, x: Float[Tensor, "sequence kept width"], lag: int) -> State:
+        earlier, later = x[:, : x.shape[1] - lag].flatten(0, 1), x[:, lag:].flatten(0, 1)
+        before, after = earlier.mean(0), later.mean(0)
+        return {
+            "pairs": torch.tensor(float(len(earlier)), dtype=torch.float64, device=x.device),
+            "earlier": before,
+            "later": after,
+            "scatter": (earlier - before).T @ (later - after),
+        }
+
+    def combine(self, a: State, b: State) -> State:
+        n, m = a["pairs"][:, None], b["pairs"][:, None]
+        before, after = b["earlier"] - a["earlier"], b["later"] - a["later"]
+        between = before[:, :, None] * after[:, None, :] * (n * m / (n + m))[:, :, None]
+        return {
+            "pairs": a["pairs"] + b["pairs"],
+            "earlier": a["earlier"] + before * (m / (n + m)),
+            "later": a["later"] + after * (m / (n + m)),
+            "scatter": a["scatter"] + b["scatter"] + between,
+        }
+
+    def finish(self, state: State) -> dict[str, Tensor]:
+        covariance = state["scatter"] / state["pairs"][:, None, None]
+        return {**{name: state[name] for name in ("pairs", "earlier", "later")}, "covariance": covariance}

@@ -1,0 +1,72 @@
+"""A stream keeps one state per layer; a statistic says how to measure a batch and how to combine two states."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from armillary.errors import ArmillaryError
+
+State = dict[str, Tensor]
+"""Float64 (or whole) numbers that sum up all the batches seen so far; memory does not depend on how many."""
+
+
+class Statistic(Protocol):
+    """What a stream computes. `combine` is associative, up to rounding; `dims` names the axes of each result."""
+
+    dims: dict[str, tuple[str, ...]]
+
+    def measure(self, batch: Any) -> State:
+        """The state of one batch."""
+
+    def combine(self, a: State, b: State) -> State:
+        """The state of everything in a, then everything in b."""
+
+    def finish(self, state: State) -> dict[str, Tensor]:
+        """The results."""
+
+
+class Stream:
+    """A statistic of every layer, accumulated batch by batch."""
+
+    def __init__(self, statistic: Statistic) -> None:
+        self.statistic = statistic
+        self.states: dict[int, State] = {}
+
+    def update(self, layer: int, batch: Any) -> None:
+        """Take in one batch of one layer."""
+        self._add(layer, self.statistic.measure(batch))
+
+    def merge(self, other: "Stream") -> None:
+        """Take in everything that `other` saw, as coming after what this stream saw."""
+        for layer, state in other.states.items():
+            self._add(layer, state)
+
+    def _add(self, layer: int, state: State) -> None:
+        before = self.states.get(layer)
+        self.states[layer] = state if before is None else self.statistic.combine(before, state)
+
+    def finish(self) -> dict[str, Tensor]:
+        """Each result with a leading layer axis."""
+        if sorted(self.states) != list(range(len(self.states))):
+            raise ArmillaryError(f"layers {sorted(self.states)} were seen, not all of them: the scan is incomplete")
+        results = [self.statistic.finish(self.states[layer]) for layer in range(len(self.states))]
+        return {name: torch.stack([result[name] for result in results]) for name in (results[0] if results else {})}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The states as named tensors, for writing to a file."""
+        for layer, state in self.states.items():
+            for name, tensor in state.items():
+                yield f"{layer}.{name}", tensor
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """The reverse of `tensors`."""
+        for key, tensor in tensors.items():
+            layer, _, name = key.partition(".")
+            self.states.setdefault(int(layer), {})[name] = tensor
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on its own device or, where that has no float64 (Apple GPUs), on the CPU."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

@@ -1,0 +1,65 @@
+"""DataFrames as tables on the terminal, as JSON or as CSV, sorted and filtered as asked."""
+
+import json
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from armillary.errors import ArmillaryError
+from armillary.terminal import console
+
+
+def select(table: pd.DataFrame, *, sort: str | None = None, layer: int | None = None) -> pd.DataFrame:
+    """The rows of one layer, or all, sorted by a column (largest first; '-column' for smallest first)."""
+    if layer is not None:
+        table = table[table["layer"] == layer]
+        if table.empty:
+            raise ArmillaryError(f"there is no layer {layer} in this table")
+    if sort is None:
+        return table
+    column = sort.removeprefix("-")
+    if column not in table.columns:
+        raise ArmillaryError(f"there is no column {column!r} to sort by: there are {', '.join(table.columns)}")
+    return table.sort_values(column, ascending=sort.startswith("-"), kind="stable")
+
+
+def filled(table: pd.DataFrame) -> pd.DataFrame:
+    """The columns that hold anything."""
+    return table.dropna(axis=1, how="all")
+
+
+def as_json(table: pd.DataFrame) -> str:
+    """A list of rows; what is missing is null."""
+    records = [
+        {key: None if pd.isna(value) else value for key, value in row.items()} for row in table.to_dict("records")
+    ]
+    return json.dumps(records, indent=1, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def show(table: pd.DataFrame, *, title: str = "", limit: int | None = None) -> None:
+    """Print the columns that hold anything, numbers to three digits."""
+    out = console()
+    shown = filled(table)
+    grid = Table(box=None, pad_edge=False, header_style="dim", title=title or None, title_justify="left")
+    for column in shown.columns:
+        number = pd.api.types.is_numeric_dtype(shown[column])
+        grid.add_column(str(column).replace("_", " "), justify="right" if number else "left")
+    for row in shown.head(limit or len(shown)).itertuples(index=False):
+        grid.add_row(*(cell(value) for value in row))
+    out.print(grid)
+    if limit is not None and len(shown) > limit:
+        out.print(f"[dim]{len(shown) - limit} more rows: --json or --csv has them all[/dim]")
+
+
+def cell(value: Any) -> str:
+    """A value in a table: whole numbers as they are, others to three significant digits, missing as nothing."""
+    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 1e-3 else f"{value:.3f}"
+    return str(value)
