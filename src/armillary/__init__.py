@@ -12,8 +12,11 @@ if TYPE_CHECKING:
         rebuilt_logits,
         register,
     )
+    from armillary.atlas import Atlas, open_atlas
+    from armillary.comparison import compare
     from armillary.errors import ArmillaryError
     from armillary.models import load
+    from armillary.scanning import scan
     from armillary.tap import Tap
     from armillary.verification import verify
     from armillary.view import AttentionView
@@ -28,8 +31,12 @@ _HOMES = {
     "known_families": "armillary.anatomy",
     "rebuilt_logits": "armillary.anatomy",
     "register": "armillary.anatomy",
+    "Atlas": "armillary.atlas",
+    "open_atlas": "armillary.atlas",
+    "compare": "armillary.comparison",
     "ArmillaryError": "armillary.errors",
     "load": "armillary.models",
+    "scan": "armillary.scanning",
     "Tap": "armillary.tap",
     "verify": "armillary.verification",
     "AttentionView": "armillary.view",
@@ -39,14 +46,18 @@ __all__ = [
     "Adapter",
     "Anatomy",
     "ArmillaryError",
+    "Atlas",
     "AttentionView",
     "Projection",
     "Tap",
+    "compare",
     "describe",
     "known_families",
     "load",
+    "open_atlas",
     "rebuilt_logits",
     "register",
+    "scan",
     "verify",
 ]
 

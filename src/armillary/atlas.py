@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Num
 
 from armillary.errors import ArmillaryError
 
@@ -33,7 +33,6 @@ class Atlas:
     """A scan's arrays, by group (residual, input, attention, rotary, corpus), and the tables made from them."""
 
     path: Path
-    keep: Any = None
 
     @cached_property
     def tree(self) -> "xr.DataTree":
@@ -102,8 +101,8 @@ class Atlas:
         return written
 
 
-def open_atlas(path: str | Path, keep: Any = None) -> Atlas:
-    """Open the atlas of a folder that `scan` wrote. `keep` is held as long as the atlas (a temporary folder, say)."""
+def open_atlas(path: str | Path) -> Atlas:
+    """Open the atlas of a folder that `scan` wrote."""
     folder = Path(path)
     store = folder if (folder / "zarr.json").is_file() else folder / "atlas.zarr"
     if not folder.exists():
@@ -112,7 +111,7 @@ def open_atlas(path: str | Path, keep: Any = None) -> Atlas:
         if (folder / "scan.json").is_file():
             raise ArmillaryError(f"the scan in {path} is not finished: armillary scan ... --out {path} --resume")
         raise ArmillaryError(f"{path} is not an atlas: an atlas is what `armillary scan MODEL --out DIR` writes")
-    atlas = Atlas(store, keep)
+    atlas = Atlas(store)
     try:
         kind, version = atlas.attrs.get("format"), atlas.attrs.get("format_version")
     except (ValueError, KeyError, AttributeError) as error:
@@ -170,7 +169,7 @@ def write_atlas(
     part.replace(place.atlas)
 
 
-Arrays = dict[str, tuple[tuple[str, ...], Float[np.ndarray, "..."]]]
+Arrays = dict[str, tuple[tuple[str, ...], Num[np.ndarray, "..."]]]
 
 
 def _grouped(streams: "dict[str, Stream]") -> dict[str, Arrays]:

@@ -1,10 +1,12 @@
 """From a model and text to an Atlas: blocks through a tapped model into streams, shard by shard, resumable."""
 
 import inspect
+import shutil
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Literal
 
 import numpy as np
@@ -82,7 +84,7 @@ def scan(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Atlas:
-    """Scan a model on text and return its Atlas, kept in the folder `out` (or in memory's lifetime without one).
+    """Scan a model on text and return its Atlas, kept in the folder `out` (without one, as long as the Atlas itself).
 
     `model` is a folder, a hub id or a loaded model (then give its tokenizer, or tokens of shape (sequence, token) as
     the corpus). `settings` are the fields of ScanSettings: length, sequences, skip, batch, seed, bos, ...
@@ -94,11 +96,19 @@ def scan(
     anatomy = describe(loaded)
     anatomy.check_length(chosen.length)
     blocks = _blocks(corpus, tokenizer, chosen, anatomy)
-    place = TemporaryDirectory(prefix="armillary-") if out is None else None
-    folder = Path(out) if out is not None else Path(str(place and place.name)) / "scan"
     run = Run(loaded, anatomy, blocks, chosen, name, corpus_name(corpus), progress or Progress())
-    run.into(folder, resume=resume, overwrite=overwrite)
-    return open_atlas(folder, keep=place)
+    if out is not None:
+        run.into(Path(out), resume=resume, overwrite=overwrite)
+        return open_atlas(out)
+    place = Path(mkdtemp(prefix="armillary-"))
+    try:
+        run.into(place / "scan", resume=False, overwrite=False)
+        atlas = open_atlas(place / "scan")
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    weakref.finalize(atlas, shutil.rmtree, place, ignore_errors=True)
+    return atlas
 
 
 @dataclass

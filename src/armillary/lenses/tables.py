@@ -72,9 +72,10 @@ def read_table(atlas: "Atlas", name: str) -> pd.DataFrame:
 
     group = zarr.open_group(atlas.path, path=f"tables/{name}", mode="r")
     kept: dict[str, Any] = dict(group.attrs)
-    table = pd.DataFrame(group["values"][:], columns=kept["numbers"])  # type: ignore[index]
+    values: Any = group["values"]
+    table = pd.DataFrame(np.asarray(values[:]), columns=kept["numbers"])
     for column, words in kept["words"].items():
         table[column] = pd.Series(words, dtype="str").replace("", None)
     for column in kept["whole"]:
         table[column] = table[column].astype("Int64")
-    return table[kept["columns"]]
+    return table.reindex(columns=kept["columns"])

@@ -1,7 +1,7 @@
 """A stream keeps one state per layer; a statistic says how to measure a batch and how to combine two states."""
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ State = dict[str, Tensor]
 """Float64 (or whole) numbers that sum up all the batches seen so far; memory does not depend on how many."""
 
 
+@runtime_checkable
 class Statistic(Protocol):
     """What a stream computes. `combine` is associative, up to rounding; `dims` names the axes of each result."""
 

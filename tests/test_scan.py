@@ -1,0 +1,337 @@
+"""Scans: right numbers, whatever happens to the process; the same numbers, however it is cut up."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from conftest import shared
+
+import armillary as arm
+from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.atlas import Atlas
+from armillary.scanning import Progress
+from armillary.shards import Shard, plan
+
+TOKENS = torch.randint(5, 99, (12, 16), generator=torch.Generator().manual_seed(3))
+
+
+def arrays(atlas: Atlas) -> dict[str, np.ndarray]:
+    """Every array of an atlas by name."""
+    tree = atlas.tree
+    return {
+        f"{node.path}/{name}": variable.to_numpy()
+        for node in tree.subtree
+        for name, variable in node.to_dataset().variables.items()
+    }
+
+
+def assert_identical(a: Atlas, b: Atlas) -> None:
+    ours, theirs = arrays(a), arrays(b)
+    assert ours.keys() == theirs.keys()
+    for name, values in ours.items():
+        assert np.array_equal(values, theirs[name], equal_nan=True), name
+
+
+class TestNumbers:
+    def test_attention_statistics_equal_eager_transformers(self) -> None:
+        """stories15M on tinyshakespeare, T=128, C=32, no special tokens."""
+        from transformers import AutoTokenizer
+
+        folder, text = shared("models/stories15M"), shared("corpora/tinyshakespeare.txt")
+        atlas = arm.scan(folder, text, length=128, sequences=32, bos="never")
+        ids = AutoTokenizer.from_pretrained(folder)(text.read_text()[:60_000], add_special_tokens=False).input_ids
+        blocks = torch.tensor(ids[: 32 * 128]).view(32, 128)
+        assert np.array_equal(atlas.group("corpus")["tokens"], blocks)
+        model = arm.load(folder, attn_implementation="eager")
+        sums: dict[str, Any] = dict.fromkeys(("entropy", "self_mass", "prev_mass", "first_mass"), 0)
+        for batch in blocks.split(8):
+            with torch.no_grad():
+                a = torch.stack(model(batch, output_attentions=True).attentions).double()[..., 1:, :]
+            rows = torch.arange(1, 128)
+            sums["entropy"] += -(a * a.clamp(min=1e-300).log()).sum(-1).sum((1, 3))
+            sums["self_mass"] += a[..., rows - 1, rows].sum((1, 3))
+            sums["prev_mass"] += a[..., rows - 1, rows - 1].sum((1, 3))
+            sums["first_mass"] += a[..., 0].sum((1, 3))
+        for name, total in sums.items():
+            np.testing.assert_allclose(atlas.heads[name], (total / (32 * 127)).flatten(), atol=1e-5)
+
+    def test_hidden_states_equal_transformers(self) -> None:
+        model = sample_model("gpt2")
+        atlas = arm.scan(model, TOKENS, batch=5, shard=7)
+        with torch.no_grad():
+            h = torch.stack(model(TOKENS, output_hidden_states=True).hidden_states[:-1]).double()
+        residual = atlas.group("residual")
+        np.testing.assert_allclose(residual["position_mean"][:3], h.mean(1), atol=1e-6)
+        np.testing.assert_allclose(residual["sequence_mean"][:3], h[:, :, 1:].mean(2), atol=1e-6)
+        np.testing.assert_allclose(atlas.layers["mean_norm"][:3], h[:, :, 1:].norm(dim=-1).mean((1, 2)), rtol=1e-6)
+        covariance = np.cov(h[2, :, 1:].flatten(0, 1).numpy(), rowvar=False, bias=True)
+        np.testing.assert_allclose(residual["covariance"][2], covariance, atol=1e-6)
+
+    @pytest.mark.parametrize("name", SAMPLES)
+    def test_every_family_scans(self, name: str) -> None:
+        model = sample_model(name)
+        atlas = arm.scan(model, TOKENS[:4], streams=("positions", "attention", "chunks", "covariance", "lags"))
+        heads = atlas.heads
+        anatomy = arm.describe(model)
+        assert len(heads) == sum(layer.heads for layer in anatomy.layers)
+        assert len(atlas.layers) == len(anatomy.layers) + 1
+        assert heads[["entropy", "self_mass", "first_mass", "mean_distance", "logit_mean"]].notna().all(axis=None)
+        assert (heads["entropy_norm"] <= 1 + 1e-9).all() or anatomy.layers[0].sinks
+        assert atlas.group("input")["lag_covariance"].shape[:2] == (len(anatomy.layers), 3)
+
+    def test_an_unknown_family_scans(self) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.for_model(
+            "granite", vocab_size=99, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+            intermediate_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        )  # fmt: skip
+        atlas = arm.scan(AutoModelForCausalLM.from_config(config), TOKENS)
+        assert atlas.heads["entropy"].notna().all()
+        assert atlas.layers["mean_norm"].notna().all()
+
+    def test_only_what_was_asked_for_is_kept(self) -> None:
+        atlas = arm.scan(sample_model("llama"), TOKENS, streams=("attention",))
+        assert set(atlas.tree.children) == {"attention", "corpus", "tables"}
+        with pytest.raises(arm.ArmillaryError, match="--streams attention"):
+            atlas.group("residual")
+
+    def test_bfloat16_models(self) -> None:
+        exact = arm.scan(sample_model("llama"), TOKENS)
+        half = arm.scan(sample_model("llama").to(torch.bfloat16), TOKENS)
+        assert half.group("residual")["position_mean"].dtype == np.float64
+        np.testing.assert_allclose(half.heads["entropy"], exact.heads["entropy"], rtol=0.05)
+
+
+class TestSameBits:
+    def test_with_or_without_a_folder(self, tmp_path: Path) -> None:
+        model = sample_model("llama")
+        assert_identical(arm.scan(model, TOKENS), arm.scan(model, TOKENS, out=tmp_path / "a"))
+
+    def test_resumed_after_an_interruption_in_the_middle_of_a_shard(self, tmp_path: Path) -> None:
+        class Stop(Progress):
+            def __init__(self, batches: int) -> None:
+                self.left = batches
+
+            def batch_done(self, tokens: int) -> None:
+                self.left -= 1
+                if self.left == 0:
+                    raise KeyboardInterrupt
+
+        model = sample_model("llama")
+        whole = arm.scan(model, TOKENS, batch=1, shard=2)
+        for batches in (3, 4, 2):
+            with pytest.raises(KeyboardInterrupt):
+                arm.scan(model, TOKENS, batch=1, shard=2, out=tmp_path / "a", resume=True, progress=Stop(batches))
+        resumed = arm.scan(model, TOKENS, batch=1, shard=2, out=tmp_path / "a", resume=True)
+        assert_identical(whole, resumed)
+        assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["atlas.zarr", "scan.json"]
+
+    def test_killed_five_times(self, tmp_path: Path) -> None:
+        """kill -9 at random moments, then --resume: the arrays equal those of an uninterrupted run bit for bit."""
+        sample_model("llama").save_pretrained(tmp_path / "model")
+        settings = dict(sequences=240, length=16, batch=1, shard=2)
+        code = (
+            "import torch, armillary as arm; torch.set_num_threads(1); "
+            f"arm.scan({str(tmp_path / 'model')!r}, 'builtin:random', out={str(tmp_path / 'a')!r}, resume=True, **{settings})"
+        )
+        rng = random.Random(0)
+        work = tmp_path / "a" / "work"
+        kills = 0
+        while kills < 5:
+            process = subprocess.Popen([sys.executable, "-c", code])
+            target = self.newest(work) + rng.randint(2, 18)
+            while self.newest(work) < target and process.poll() is None:
+                time.sleep(0.001)
+            time.sleep(rng.random() * 0.02)
+            if process.poll() is not None:
+                break
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            kills += 1
+        assert kills == 5
+        assert not (tmp_path / "a" / "atlas.zarr").exists()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        torch.set_num_threads(1)
+        whole = arm.scan(tmp_path / "model", "builtin:random", **settings)
+        assert_identical(whole, arm.open_atlas(tmp_path / "a"))
+
+    @staticmethod
+    def newest(work: Path) -> int:
+        """The number of the newest shard on disk."""
+        try:
+            return max((int(path.name[-5:]) for path in work.glob("s*-?????")), default=0)
+        except OSError:
+            return 0
+
+    @pytest.mark.parametrize("kind", ["shard", "series", "merged"])
+    def test_a_damaged_shard_is_noticed_and_redone(self, kind: str, tmp_path: Path) -> None:
+        class StopAt(Progress):
+            def shard_done(self, shard: Shard) -> None:
+                if shard.index == 9:
+                    raise KeyboardInterrupt
+
+        model = sample_model("llama")
+        whole = arm.scan(model, TOKENS, batch=1, shard=1)
+        with pytest.raises(KeyboardInterrupt):
+            arm.scan(model, TOKENS, batch=1, shard=1, out=tmp_path / "a", progress=StopAt())
+        damaged = sorted((tmp_path / "a" / "work").glob(f"{kind}-?????"))[-1]
+        data = bytearray(damaged.read_bytes())
+        data[len(data) // 2] ^= 1
+        damaged.write_bytes(data)
+        assert_identical(whole, arm.scan(model, TOKENS, batch=1, shard=1, out=tmp_path / "a", resume=True))
+
+    def test_a_full_disk_loses_no_finished_shard(self, tmp_path: Path) -> None:
+        class FillDisk(Progress):
+            def shard_done(self, shard: Shard) -> None:
+                if shard.index == 2:
+                    (tmp_path / "a" / "work" / ".shard-00004.part").symlink_to("/dev/full")
+
+        class Count(Progress):
+            computed = 0
+
+            def batch_done(self, tokens: int) -> None:
+                self.computed += 1
+
+        model, count = sample_model("llama"), Count()
+        with pytest.raises(arm.ArmillaryError, match=r"no space left.*shard-00004"):
+            arm.scan(model, TOKENS, batch=1, shard=1, out=tmp_path / "a", progress=FillDisk())
+        resumed = arm.scan(model, TOKENS, batch=1, shard=1, out=tmp_path / "a", resume=True, progress=count)
+        assert count.computed == 12 - 4
+        assert_identical(arm.scan(model, TOKENS, batch=1, shard=1), resumed)
+
+    def test_shards_cover_the_blocks_once(self) -> None:
+        covered = [block for shard in plan(101, 7) for block in range(shard.first, shard.last)]
+        assert covered == list(range(101))
+
+
+class TestMemory:
+    def test_peak_does_not_grow_with_the_number_of_sequences(self, tmp_path: Path) -> None:
+        sample_model("llama").save_pretrained(tmp_path / "model")
+
+        def peak(sequences: int) -> int:
+            code = (
+                "import resource, torch, armillary as arm; torch.set_num_threads(1); "
+                f"arm.scan({str(tmp_path / 'model')!r}, 'builtin:random', out={str(tmp_path / str(sequences))!r}, "
+                f"sequences={sequences}, length=32, batch=32, shard=64); "
+                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+            )
+            return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+        assert peak(4096) < 1.05 * peak(64)
+
+
+class TestRefusals:
+    def test_two_scans_into_one_folder(self, tmp_path: Path) -> None:
+        model, refused = sample_model("llama"), []
+
+        class Intruder(Progress):
+            def batch_done(self, tokens: int) -> None:
+                with pytest.raises(arm.ArmillaryError, match="another scan is writing"):
+                    arm.scan(sample_model("llama"), TOKENS, out=tmp_path / "a", resume=True)
+                refused.append(tokens)
+
+        arm.scan(model, TOKENS, out=tmp_path / "a", progress=Intruder())
+        assert refused
+
+    def test_a_folder_with_a_scan_or_an_atlas_or_other_files(self, tmp_path: Path) -> None:
+        class Stop(Progress):
+            def batch_done(self, tokens: int) -> None:
+                raise KeyboardInterrupt
+
+        model, out = sample_model("llama"), tmp_path / "a"
+        with pytest.raises(KeyboardInterrupt):
+            arm.scan(model, TOKENS, out=out, progress=Stop())
+        with pytest.raises(arm.ArmillaryError, match="--resume goes on"):
+            arm.scan(model, TOKENS, out=out)
+        with pytest.raises(arm.ArmillaryError, match="settings skip: was 1, now 2"):
+            arm.scan(model, TOKENS, out=out, skip=2, resume=True)
+        with pytest.raises(arm.ArmillaryError, match="model weights"):
+            arm.scan(sample_model("llama", seed=1), TOKENS, out=out, resume=True)
+        with pytest.raises(arm.ArmillaryError, match="corpus sha256"):
+            arm.scan(model, TOKENS.flip(0), out=out, resume=True)
+        arm.scan(model, TOKENS, out=out, overwrite=True)
+        with pytest.raises(arm.ArmillaryError, match="holds a finished atlas"):
+            arm.scan(model, TOKENS, out=out)
+        arm.scan(model, TOKENS, out=out, skip=2, overwrite=True)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "thesis.tex").write_text("years of work")
+        with pytest.raises(arm.ArmillaryError, match="holds other files"):
+            arm.scan(model, TOKENS, out=tmp_path / "b")
+        assert (tmp_path / "b" / "thesis.tex").exists()
+
+    def test_an_out_that_is_a_file_or_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(arm.ArmillaryError, match="is a file"):
+            arm.scan(sample_model("llama"), TOKENS, out=tmp_path / "file")
+        with pytest.raises(arm.ArmillaryError, match="cannot be written"):
+            arm.scan(sample_model("llama"), TOKENS, out="/sys/armillary")
+
+    @pytest.mark.parametrize("when", ["stop", "skip"])
+    def test_a_nan_is_named_by_layer_and_block(self, when: str, tmp_path: Path) -> None:
+        model = sample_model("llama")
+        bad = TOKENS.clone()
+        bad[7, 3] = bad[9, 5] = 3  # a token that only these two blocks have
+        with torch.no_grad():
+            model.model.embed_tokens.weight[3] = 1e3
+        layer = model.model.layers[1]
+        layer.register_forward_hook(lambda m, a, out: torch.where(a[0].abs().amax((1, 2), True) > 500, torch.nan, out))
+        if when == "stop":
+            with pytest.raises(arm.ArmillaryError, match="layer 1 of block 7 gives NaN"):
+                arm.scan(model, bad, batch=4, out=tmp_path / "a")
+            return
+        atlas = arm.scan(model, bad, batch=4, shard=4, when_nan="skip", out=tmp_path / "a")
+        assert atlas.attrs["skipped_blocks"] == [7, 9]
+        kept = np.delete(np.arange(12), [7, 9])
+        assert np.array_equal(atlas.group("corpus")["tokens"], bad[kept])
+        clean = arm.scan(model, bad[kept])
+        np.testing.assert_allclose(atlas.heads["entropy"], clean.heads["entropy"], rtol=1e-10)
+        np.testing.assert_allclose(
+            atlas.group("residual")["sequence_mean"], clean.group("residual")["sequence_mean"], atol=1e-6
+        )
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            (dict(skip=15), "--skip 15 leaves nothing"),
+            (dict(batch=0), "--batch 0"),
+            (dict(streams=("positions", "magic")), "no stream 'magic'"),
+            (dict(lenght=4), "no setting 'lenght'"),
+        ],
+    )
+    def test_settings_that_make_no_sense(self, settings: dict[str, Any], words: str) -> None:
+        with pytest.raises(arm.ArmillaryError, match=words):
+            arm.scan(sample_model("llama"), TOKENS, **settings)
+
+    def test_tokens_and_devices_that_do_not_fit(self, tmp_path: Path) -> None:
+        model = sample_model("llama")
+        with pytest.raises(arm.ArmillaryError, match="vocabulary is 0 to 98"):
+            arm.scan(model, TOKENS + 50)
+        with pytest.raises(arm.ArmillaryError, match="whole numbers of shape"):
+            arm.scan(model, TOKENS.float())
+        with pytest.raises(arm.ArmillaryError, match="without a tokenizer"):
+            arm.scan(model, "builtin:prose")
+        with pytest.raises(arm.ArmillaryError, match="65 tokens"):
+            arm.scan(sample_model("gpt2"), torch.full((2, 65), 7))
+        model.save_pretrained(tmp_path / "model")
+        with pytest.raises(arm.ArmillaryError, match="no device 'cuda:7'"):
+            arm.scan(tmp_path / "model", "builtin:random", device="cuda:7")
+        with pytest.raises(arm.ArmillaryError, match="no dtype 'int3'"):
+            arm.scan(tmp_path / "model", "builtin:random", dtype="int3")
+
+
+def test_the_store_opens_with_xarray_alone(tmp_path: Path) -> None:
+    arm.scan(sample_model("llama"), TOKENS, out=tmp_path / "a")
+    tree = xr.open_datatree(tmp_path / "a" / "atlas.zarr", engine="zarr", consolidated=False)
+    assert tree["attention/entropy"].dims == ("layer", "head")
+    assert tree["residual/position_mean"].sel(layer=3, position=5).shape == (48,)
+    assert tree.attrs["settings"]["length"] == 16
