@@ -122,7 +122,7 @@ def scan(
             "hf:NAME[:config]:SPLIT:FIELD; join several with + . Given twice or more: an atlas for each, in OUT/NAME."
         ),
     ] = None,
-    length: Annotated[int, typer.Option(help="Tokens in a block.")] = 128,
+    length: Annotated[int | None, typer.Option(help="Tokens in a block (128, or what the model has room for).")] = None,
     sequences: Annotated[int, typer.Option(help="How many blocks.")] = 64,
     skip: Annotated[int, typer.Option(help="First positions left out of means (attention sinks).")] = 1,
     batch: Annotated[int, typer.Option(help="Blocks that go through the model together.")] = 8,

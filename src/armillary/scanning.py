@@ -89,11 +89,12 @@ def scan(
     `model` is a folder, a hub id or a loaded model (then give its tokenizer, or tokens of shape (sequence, token) as
     the corpus). `settings` are the fields of ScanSettings: length, sequences, skip, batch, seed, bos, ...
     """
-    chosen = _settings(settings, corpus)
+    _settings(settings, corpus, None)  # a mistake here is told before a large model is loaded
     loaded, name = _load(model, device, dtype, trust_remote_code)
     if tokenizer is None and isinstance(model, str | Path) and needs_tokenizer(corpus):
         tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     anatomy = describe(loaded)
+    chosen = _settings(settings, corpus, anatomy.max_positions)
     anatomy.check_length(chosen.length)
     blocks = _blocks(corpus, tokenizer, chosen, anatomy)
     run = Run(loaded, anatomy, blocks, chosen, name, corpus_name(corpus), progress or Progress())
@@ -215,15 +216,18 @@ class BadBlocks(Exception):
         self.blocks = blocks
 
 
-def _settings(given: dict[str, Any], corpus: Corpus) -> ScanSettings:
+def _settings(given: dict[str, Any], corpus: Corpus, max_positions: int | None) -> ScanSettings:
+    """The settings that were given; without a length, blocks of 128 tokens or as many as the model has positions."""
     known = set(ScanSettings.__dataclass_fields__)
     unknown = [name for name in given if name not in known]
     if unknown:
         raise ArmillaryError(f"scan has no setting {unknown[0]!r}: there are {', '.join(sorted(known))}")
-    given = {name: tuple(value) if name == "streams" else value for name, value in given.items()}
+    chosen = {name: tuple(value) if name == "streams" else value for name, value in given.items() if value is not None}
     if isinstance(corpus, Tensor | np.ndarray) and corpus.ndim == 2:
-        given = {**given, "sequences": len(corpus), "length": corpus.shape[1]}
-    return ScanSettings(**given)
+        chosen |= {"sequences": len(corpus), "length": corpus.shape[1]}
+    elif "length" not in chosen:
+        chosen["length"] = min(ScanSettings.length, max_positions or ScanSettings.length)
+    return ScanSettings(**chosen)
 
 
 def needs_tokenizer(corpus: Corpus) -> bool:

