@@ -9,17 +9,18 @@ from typer.testing import CliRunner
 
 import armillary as arm
 from armillary.anatomy.adapter import _REGISTRY
-from armillary.anatomy.samples import sample_model
 from armillary.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_its_python_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sample_model("llama").save_pretrained(tmp_path)
-    first, own_family = re.findall(r"```python\n(.*?)```", README, re.S)
-    exec(first.replace("path/to/model", str(tmp_path)), {"input_ids": torch.arange(5, 15)[None]})
+def test_its_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    scan, tap, own_family = re.findall(r"```python\n(.*?)```", README, re.S)
+    names: dict[str, object] = {"input_ids": torch.arange(5, 15)[None]}
+    exec(scan, names)
+    assert "prev_mass" in capsys.readouterr().out
+    exec(tap, names)
     assert "0 torch.Size([1, 6, 10, 10])" in capsys.readouterr().out
     try:
         exec(own_family, {})

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from armillary.models import load
     from armillary.scanning import scan
     from armillary.tap import Tap
+    from armillary.training.bundled import bundled
     from armillary.verification import verify
     from armillary.view import AttentionView
 
@@ -38,6 +39,7 @@ _HOMES = {
     "load": "armillary.models",
     "scan": "armillary.scanning",
     "Tap": "armillary.tap",
+    "bundled": "armillary.training.bundled",
     "verify": "armillary.verification",
     "AttentionView": "armillary.view",
 }
@@ -50,6 +52,7 @@ __all__ = [
     "AttentionView",
     "Projection",
     "Tap",
+    "bundled",
     "compare",
     "describe",
     "known_families",

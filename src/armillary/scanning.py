@@ -222,7 +222,9 @@ def _settings(given: dict[str, Any], corpus: Corpus, max_positions: int | None) 
     unknown = [name for name in given if name not in known]
     if unknown:
         raise ArmillaryError(f"scan has no setting {unknown[0]!r}: there are {', '.join(sorted(known))}")
-    chosen = {name: tuple(value) if name == "streams" else value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {
+        name: tuple(value) if name == "streams" else value for name, value in given.items() if value is not None
+    }
     if isinstance(corpus, Tensor | np.ndarray) and corpus.ndim == 2:
         chosen |= {"sequences": len(corpus), "length": corpus.shape[1]}
     elif "length" not in chosen:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Integer
 
 from armillary.sources import documents, python_version
 from armillary.training.loop import Part, TrainSettings, mean_loss, train
@@ -75,7 +75,7 @@ def make_tokenizer() -> Any:
     )
 
 
-def tokens(tokenizer: Any, kind: str, *, testing: bool) -> Int[np.ndarray, "token"]:
+def tokens(tokenizer: Any, kind: str, *, testing: bool) -> Integer[np.ndarray, "token"]:
     """A built-in corpus as one row of tokens, an end-of-text token before every document."""
     rows: list[int] = []
     for document in text(kind, testing=testing):

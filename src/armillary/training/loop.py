@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
@@ -37,7 +37,7 @@ class TrainSettings:
 class Part:
     """One part of the training text and how often batches draw from it."""
 
-    tokens: Int[np.ndarray, "token"]
+    tokens: Integer[np.ndarray, "token"]
     weight: float
 
 
@@ -95,7 +95,7 @@ def draw(parts: Sequence[Part], settings: TrainSettings, step: int) -> Int[Tenso
 
 
 @torch.no_grad()
-def mean_loss(model: Any, tokens: Int[np.ndarray, "token"], length: int, batch: int = 16) -> float:
+def mean_loss(model: Any, tokens: Integer[np.ndarray, "token"], length: int, batch: int = 16) -> float:
     """Mean negative log-likelihood per predicted token, in nats, over consecutive windows."""
     windows = len(tokens) // length
     if windows == 0:
