@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.falcon.modeling_falcon import build_alibi_tensor as build_falcon_alibi
@@ -204,6 +207,15 @@ class TestPositions:
         torch.testing.assert_close(here @ here.mT, there @ there.mT)
         assert torch.equal(here[..., 8:], q[..., 8:])
 
+    def test_positions_may_differ_between_texts(self) -> None:
+        for name in ("llama", "bloom", "t5"):
+            anatomy, positions = arm.describe(sample_model(name)), torch.stack([torch.arange(6), torch.arange(6) + 3])
+            x = torch.randn(2, 6, 48)
+            both = arm.rebuilt_logits(anatomy, 0, x, positions)
+            for row in range(2):
+                one = arm.rebuilt_logits(anatomy, 0, x[row : row + 1], positions[row])
+                torch.testing.assert_close(both[row : row + 1], one)
+
     def test_one_angle_by_hand(self) -> None:
         q = torch.tensor([[[[1.0, 0.0]]]])
         turned = rotate(Rotary((0.5,), "half", 1.0), q, torch.tensor([3]))
@@ -243,6 +255,16 @@ class TestReadingFromDisk:
         monkeypatch.setattr(Checkpoint, "read", lambda self, name: pytest.fail(f"read {name}"))
         assert arm.describe(tmp_path).layers[2].kv_heads == 2
 
+    def test_a_backup_in_the_folder_is_not_read(self, tmp_path: Path) -> None:
+        model = sample_model("llama")
+        model.save_pretrained(tmp_path)
+        blank = {name: torch.zeros_like(tensor) for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+        save_file(blank, tmp_path / "old_backup.safetensors")
+        assert torch.equal(arm.describe(tmp_path).weights(0).q[0], arm.describe(model).weights(0).q[0])
+        (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+        with pytest.raises(arm.ArmillaryError, match="several safetensors files"):
+            arm.describe(tmp_path)
+
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_half_precision_stays_as_stored(self, dtype: torch.dtype, tmp_path: Path) -> None:
         sample_model("llama").to(dtype).save_pretrained(tmp_path)
@@ -276,22 +298,61 @@ class TestExtending:
         finally:
             del _REGISTRY["granite"]
 
-    def test_a_wrong_adapter_does_not_pass_verification(self) -> None:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            dict(scale=lambda config, layer: 1.0),
+            dict(position=lambda config, layer: None),
+            dict(v=Projection("self_attn.k_proj")),
+            dict(k=Projection("self_attn.v_proj")),
+            dict(window=lambda config, layer: None),
+            dict(causal=lambda config: False),
+        ],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_a_wrong_adapter_does_not_pass_verification(self, change: dict[str, object]) -> None:
         from armillary.anatomy.adapter import _REGISTRY
 
-        llama, model = _REGISTRY["llama"], sample_model("llama")
-        wrong = replace(llama, q=Projection("self_attn.k_proj"), heads=lambda config: 2, kv_heads=lambda config: 2)
-        for broken in (
-            wrong,
-            replace(llama, scale=lambda config, layer: 1.0),
-            replace(llama, position=lambda c, i: None),
-        ):
-            _REGISTRY["llama"] = broken
-            try:
-                with pytest.raises((AssertionError, RuntimeError, arm.ArmillaryError, TypeError)):
-                    assert arm.verify(model).passed
-            finally:
-                _REGISTRY["llama"] = llama
+        mistral, model = adapter_for("mistral"), sample_model("mistral")
+        assert mistral is not None
+        assert arm.verify(model).passed
+        _REGISTRY["mistral"] = replace(mistral, **change)  # type: ignore[arg-type]
+        try:
+            assert not arm.verify(model).passed
+        finally:
+            _REGISTRY["mistral"] = mistral
+
+    def test_a_wrong_output_projection_does_not_pass(self) -> None:
+        """W_o with its heads in another order."""
+        model = sample_model("llama")
+        weights = arm.describe(model).weights(0)
+        with torch.no_grad():
+            swapped = torch.cat([*weights.o[::-1]]).T.clone()
+            found = arm.verify(model)
+            assert found.worst("projected") < 1e-5  # type: ignore[operator]
+            model.model.layers[0].self_attn.o_proj.register_forward_hook(lambda m, a, out: a[0] @ swapped.T)
+            assert not arm.verify(model).passed
+
+    def test_a_nan_is_no_agreement(self) -> None:
+        model = sample_model("llama")
+        with torch.no_grad():
+            model.model.layers[1].self_attn.q_proj.weight[0] = torch.nan
+        assert not arm.verify(model).passed
+
+    def test_an_adapter_registered_first_is_not_replaced(self) -> None:
+        code = (
+            "import armillary.anatomy.adapter as a, dataclasses as d\n"
+            "from armillary.anatomy.weights import Projection as P\n"
+            "mine = a.Adapter('llama', 'layers', 'self_attn', P('q'), P('k'), P('v'), P('o'), 'rms')\n"
+            "a.register(mine)\n"
+            "assert a.adapter_for('llama') is mine"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_float64_models_verify_to_float64(self) -> None:
+        found = arm.verify(sample_model("gpt2").double())
+        assert found.passed
+        assert found.tolerance == 1e-9
 
     @pytest.mark.parametrize(
         ("name", "change", "named"),
@@ -301,6 +362,13 @@ class TestExtending:
             ("llama", {"attention_window_size": 9}, "attention_window_size"),
             ("gemma3_text", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
             ("gptj", {"rotary_dim": None}, "rotary_dim"),
+            ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}}, "partial_rotary_factor"),
+            ("phi3", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.4}}, "partial_rotary_factor"),
+            ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+            ("gpt_neo", {"attention_layers": ["global", "weird", "local"]}, "weird"),
+            ("mistral", {"layer_types": ["full_attention"] * 3}, "layer_types"),
+            ("qwen2", {"sliding_window": None}, "sliding_window"),
+            ("roberta", {"pad_token_id": None}, "pad_token_id"),
         ],
     )
     def test_a_value_that_is_not_understood_is_named(self, name: str, change: dict[str, object], named: str) -> None:

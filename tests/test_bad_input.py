@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import armillary as arm
-from armillary.anatomy.samples import sample_config, sample_model
+from armillary.anatomy.samples import SMALL, sample_config, sample_model
+from armillary.models import not_finite_weights
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -149,7 +150,7 @@ def test_numbers_that_are_not_finite_are_named_and_the_user_decides(folder: Path
     assert "layer 1: W_q of head 3" in allowed.stdout
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gptj", "bert", "opt", "gpt_neo", "roberta"])
+@pytest.mark.parametrize("name", ["gpt2", "gptj", "bert", "opt", "gpt_neo", "roberta", "mpt"])
 def test_a_sequence_longer_than_the_models_positions(name: str) -> None:
     model = sample_model(name)
     with torch.no_grad(), arm.Tap(model):
@@ -171,6 +172,109 @@ def test_quantised_weights_are_named(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(arm.ArmillaryError, match="quantised"):
         arm.describe(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_attention_heads": "six"},
+        {"num_attention_heads": 0},
+        {"hidden_size": None},
+        {"num_hidden_layers": 0},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": "x"}},
+        {"model_type": "homemade", "auto_map": "x.y"},
+        {"head_dim": 4},
+    ],
+    ids=str,
+)
+def test_configurations_that_make_no_sense(folder: Path, change: dict[str, object]) -> None:
+    edit_config(folder, **change)
+    with pytest.raises(arm.ArmillaryError):
+        arm.describe(folder)
+
+
+def test_the_command_says_it_too(folder: Path) -> None:
+    edit_config(folder, num_attention_heads="six")
+    assert "cannot be used" in complaint("inspect", folder)
+
+
+def test_missing_weights_are_never_filled_up(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(arm.ArmillaryError, match=r"lacks weights .*layers\.1\.mlp\.up_proj"):
+        arm.load(folder)
+    edit_config(folder, num_hidden_layers=99)
+    with pytest.raises(arm.ArmillaryError, match=r"in layer 3 \(model\.layers\.3\): the model has no weight"):
+        arm.load(folder)
+
+
+def test_an_encoder_loads_as_what_it_is(tmp_path: Path) -> None:
+    model = sample_model("t5")
+    model.save_pretrained(tmp_path)
+    loaded = arm.load(tmp_path)
+    assert type(loaded) is type(model)
+    assert run("inspect", tmp_path, "--verify").returncode == 0
+
+
+@pytest.mark.parametrize("tensor", ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_numbers_outside_attention_must_be_finite_too(folder: Path, tensor: str) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights[tensor][3, 3] = float("inf")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(arm.ArmillaryError, match=tensor):
+        arm.load(folder)
+
+
+def test_sinks_and_norms_must_be_finite_too() -> None:
+    for name, parameter, said in (
+        ("gpt_oss", "model.layers.1.self_attn.sinks", "layer 1: the sink of head 2"),
+        ("qwen3", "model.layers.0.self_attn.q_norm.weight", "layer 0: the q norm of head 0"),
+    ):
+        model = sample_model(name)
+        with torch.no_grad():
+            model.get_parameter(parameter)[2] = torch.nan
+        assert said in not_finite_weights(model)
+
+
+def test_an_unknown_family_is_checked_too(tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model("granite", **{**SMALL, "num_key_value_heads": 2})
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    assert "layers.0.self_attn.q_proj" in complaint("inspect", tmp_path, "--weights")
+
+
+def test_values_that_are_not_choices(folder: Path) -> None:
+    with pytest.raises(Exception, match="'refuse' or 'allow'"):  # the types are checked first in these tests
+        arm.load(folder, not_finite="ignore")
+    with pytest.raises(arm.ArmillaryError, match="no model was given"):
+        arm.describe("")
+    for use, given in ((arm.Tap, str(folder)), (arm.verify, str(folder)), (arm.register, "llama")):
+        with pytest.raises((arm.ArmillaryError, Exception), match=r"loaded model|Adapter|type"):
+            use(given)
+
+
+def test_a_path_is_printed_as_it_is(tmp_path: Path) -> None:
+    odd = tmp_path / "w[red]x[/bold]"
+    sample_model("llama").save_pretrained(odd)
+    assert "w[red]x[/bold]" in run("inspect", odd).stdout
+
+
+def test_a_gguf_file_needs_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(arm.ArmillaryError, match=r"nothing\.gguf"):
+        arm.load(tmp_path, gguf_file="nothing.gguf")
+
+
+def test_a_model_that_its_configuration_does_not_describe() -> None:
+    for change in (lambda m: m.model.layers.append(m.model.layers[0]), lambda m: m.model.layers.__delitem__(2)):
+        model = sample_model("llama")
+        change(model)
+        with pytest.raises(arm.ArmillaryError, match="its configuration does not describe it"):
+            arm.Tap(model)
 
 
 def test_layers_and_things_that_do_not_exist() -> None:

@@ -58,7 +58,7 @@ def test_inspect_json_is_the_description(tmp_path: Path) -> None:
     found = json.loads(runner.invoke(app, ["inspect", str(tmp_path), "--json", "--weights"]).output)
     assert [layer["kv_heads"] for layer in found["layers"]] == [2, 2, 2]
     assert found["layers"][0]["position"]["kind"] == "Rotary"
-    assert found["notes"] == ["all attention weights are finite"]
+    assert found["notes"] == ["all weights are finite"]
 
 
 def test_inspect_verifies_a_folder(tmp_path: Path) -> None:
@@ -66,7 +66,10 @@ def test_inspect_verifies_a_folder(tmp_path: Path) -> None:
     shown = runner.invoke(app, ["inspect", str(tmp_path), "--verify"])
     assert shown.exit_code == 0, shown.output
     assert "the same, bit for bit" in shown.output
-    assert "verified" in shown.output
+    assert "3 of 3" in shown.output
+    found = json.loads(runner.invoke(app, ["inspect", str(tmp_path), "--verify", "--json"]).stdout)["verified"]
+    assert found["passed"]
+    assert found["worst"]["logits"] < 1e-5
 
 
 def test_inspect_tells_what_is_missing_of_an_unknown_family(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The tap sees what the model computes, in every family, and leaves no trace."""
 
+import copy
 import inspect
 from collections.abc import Iterator
 
@@ -10,7 +11,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 
 import armillary as arm
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy import Alibi
+from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
 from armillary.verification import relative_error, row_centred
 from armillary.view import AttentionView
 
@@ -55,6 +57,18 @@ class TestEveryFamily:
         for view, theirs in zip(seen, expected, strict=True):
             torch.testing.assert_close(view.attention(), theirs, atol=1e-5, rtol=0)
 
+    def test_stock_views_equal_eager_transformers(self, name: str) -> None:
+        """What the tap sees under the stock kernel (sdpa, mostly) is what eager attention computes."""
+        stock, eager = sample_model(name), sample_model(name, attention="eager")
+        ids = tokens(stock)
+        with torch.no_grad():
+            expected = eager(ids, output_attentions=True).attentions
+        worst = max(
+            float((view.attention() - theirs).abs().max())
+            for view, theirs in zip(views(stock, input_ids=ids), expected, strict=True)
+        )
+        assert worst > 0.01 if name == TWICE else worst < 1e-5
+
     def test_stock_attention_times_v_is_what_the_layer_computed(self, name: str) -> None:
         model = sample_model(name)
         for view in views(model, input_ids=tokens(model)):
@@ -66,8 +80,10 @@ class TestEveryFamily:
         anatomy = arm.describe(model)
         for view in views(model, input_ids=tokens(model)):
             assert view.x is not None
-            rebuilt, seen = arm.rebuilt_logits(anatomy, view.layer, view.x), view.visible()
-            ours, theirs = row_centred(rebuilt, seen), row_centred(view.logits(), seen)
+            seen = view.visible()
+            ours, theirs = arm.rebuilt_logits(anatomy, view.layer, view.x) * seen, view.logits() * seen
+            if isinstance(anatomy.layers[0].position, Alibi):  # written with a constant per row that cancels
+                ours, theirs = row_centred(ours, seen), row_centred(theirs, seen)
             if name == TWICE and attention == "eager":
                 assert relative_error(ours, theirs) > 0.1
                 continue
@@ -80,8 +96,8 @@ class TestEveryFamily:
             torch.testing.assert_close(torch.cat(blocks, 2), view.attention(), atol=1e-6, rtol=0)
 
     @pytest.mark.parametrize("side", ["left", "right"])
-    def test_padding_gives_each_sequence_its_own_numbers(self, name: str, side: str) -> None:
-        model = sample_model(name)
+    def test_padding_gives_each_sequence_its_own_numbers(self, name: str, side: str, attention: str | None) -> None:
+        model = sample_model(name, attention=attention)
         lengths, longest = (9, 14), 14
         ids = tokens(model, length=longest)
         kept = [slice(longest - n, longest) if side == "left" else slice(0, n) for n in lengths]
@@ -92,6 +108,10 @@ class TestEveryFamily:
         inputs = {"input_ids": ids, "attention_mask": mask}
         if "position_ids" in inspect.signature(model.forward).parameters and not name.startswith("roberta"):
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        with torch.no_grad():
+            plain = model(**inputs)[0]
+            with arm.Tap(model):
+                assert torch.equal(model(**inputs)[0], plain)
         together = views(model, **inputs)
         for row, part in enumerate(kept):
             alone = views(model, input_ids=ids[row : row + 1, part])
@@ -164,6 +184,41 @@ class TestTheModelIsLeftAsItWas:
                 pass
             model(tokens(model))
         assert len(seen) == 3
+
+    def test_a_copy_made_inside_the_tap_is_an_ordinary_model(self) -> None:
+        model, seen = sample_model("gptj"), []
+        ids = tokens(model)
+        with torch.no_grad(), arm.Tap(model, seen.append):
+            twin = copy.deepcopy(model)
+            twin(ids)
+            assert not seen
+        assert torch.equal(twin(ids)[0], model(ids)[0])
+        assert not seen
+
+    def test_a_method_that_somebody_replaced_is_put_back(self) -> None:
+        model, calls = sample_model("gptj"), []
+        attention = model.transformer.h[0].attn
+        stock = attention._attn
+        attention._attn = lambda *a: (calls.append(1), stock(*a))[1]
+        mine = attention._attn
+        with torch.no_grad(), arm.Tap(model):
+            model(tokens(model))
+        assert attention._attn is mine
+        assert calls == [1]
+
+    def test_another_wrapper_of_the_interface_survives(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        calls, stock = [], AttentionInterface.get_interface
+
+        def theirs(self: AttentionInterface, *a: object) -> object:
+            calls.append(1)
+            return stock(self, *a)
+
+        monkeypatch.setattr(AttentionInterface, "get_interface", theirs)
+        model = sample_model("llama")
+        with torch.no_grad(), arm.Tap(model):
+            model(tokens(model))
+        assert AttentionInterface.get_interface is theirs
+        assert len(calls) == 3
 
     def test_two_models_at_once_and_an_untapped_third(self) -> None:
         first, second, third = (sample_model("llama", attention=a) for a in ("sdpa", "eager", "eager"))
@@ -245,14 +300,110 @@ class TestWaysOfRunning:
         for view in views(model, input_ids=tokens(model)):
             assert float(view.attention().sum(-1).max()) < 1
 
+    @pytest.mark.filterwarnings("ignore")
     def test_flex_attention_is_refused_with_a_way_out(self) -> None:
-        model = sample_model("llama")
-        with torch.no_grad(), arm.Tap(model) as tap:
-            from armillary.tap import _Call
+        model = sample_model("llama", attention="flex_attention")
+        with torch.no_grad(), arm.Tap(model), pytest.raises(arm.ArmillaryError, match="attn_implementation='sdpa'"):
+            model(tokens(model))
 
-            q = torch.zeros(1, 6, 4, 8)
-            with pytest.raises(arm.ArmillaryError, match="sdpa"):
-                tap._interface_called(model.model.layers[0].self_attn, _Call("flex_attention", q, q, q, object(), {}))
+    def test_a_mask_with_numbers_is_a_bias_after_the_soft_cap(self) -> None:
+        model = sample_model("gemma2")
+        ids = tokens(model)
+        mask = torch.zeros(2, 1, 20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), torch.finfo(torch.float32).min)
+        mask = mask + 0.5 * torch.randn(20, generator=torch.Generator().manual_seed(0))
+        masks = {"full_attention": mask, "sliding_attention": mask}
+        for view in views(model, input_ids=ids, attention_mask=masks):
+            assert view.bias is not None
+            assert relative_error(view.mixed_values(), view.output) < 1e-5
+
+    def test_a_home_made_mask_of_minus_a_billion_hides(self) -> None:
+        model = sample_model("llama", attention="eager")
+        mask = torch.zeros(2, 1, 20, 20).masked_fill(torch.ones(20, 20).triu(1).bool(), -1e9)
+        view = views(model, input_ids=tokens(model), attention_mask=mask)[0]
+        assert not view.visible()[0, 0, 0, 1:].any()
+        assert view.bias is None
+
+    def test_automatic_half_precision_does_not_touch_the_view(self) -> None:
+        model, seen = sample_model("llama"), []
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), arm.Tap(model, lambda v: seen.append(v.logits())):
+            model(tokens(model))
+        assert {logits.dtype for logits in seen} == {torch.float32}
+
+    def test_nan_stays_nan(self) -> None:
+        model = sample_model("llama")
+        with torch.no_grad():
+            model.model.layers[0].self_attn.q_proj.weight[0] = torch.nan
+        assert views(model, input_ids=tokens(model))[0].attention()[:, 0].isnan().any()
+
+    def test_a_wrapped_model(self) -> None:
+        class Wrapper(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = sample_model("gpt2")
+                self.layers = nn.ModuleList([nn.Linear(2, 2)])
+
+            def forward(self, text: Tensor, mask: Tensor) -> Tensor:
+                return self.inner(input_ids=text, attention_mask=mask)[0]
+
+        wrapper, seen = Wrapper().eval(), []
+        ids = tokens(wrapper.inner)
+        mask = torch.ones_like(ids)
+        mask[1, 15:] = 0
+        with torch.no_grad(), arm.Tap(wrapper, seen.append):
+            wrapper(ids, mask)
+            with pytest.raises(arm.ArmillaryError, match="65 tokens"):
+                wrapper(torch.full((1, 65), 7), torch.ones(1, 65))
+        assert torch.equal(seen[0].valid_queries, mask.bool())
+
+    def test_parts_and_forward_called_by_themselves_are_seen(self) -> None:
+        model, seen = sample_model("albert"), []
+        with torch.no_grad(), arm.Tap(model, lambda view: seen.append(view.layer)):
+            model.forward(tokens(model))
+            model.encoder(torch.randn(1, 5, 16))
+        assert seen == [0, 1, 2, 0, 1, 2]
+
+    def test_threads_do_not_mix(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        model, wrong = sample_model("albert"), []
+        ids = [tokens(model, batch=1, length=length) for length in range(5, 17)]
+
+        def check(view: AttentionView) -> None:
+            if view.x is None or view.x.shape[1] != view.queries:
+                wrong.append("x")
+            order.setdefault(view.queries, []).append(view.layer)
+
+        order: dict[int, list[int]] = {}
+        with arm.Tap(model, check), ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda text: model(text), ids))
+        assert not wrong
+        assert order == {length: [0, 1, 2] for length in range(5, 17)}
+
+    def test_compiled_models_are_told_from_others(self) -> None:
+        model = sample_model("llama")
+        model._compiled_call_impl = model._call_impl  # what model.compile() leaves, without waiting for a compiler
+        for layer in model.model.layers:
+            layer.self_attn.forward = lambda *a, **k: (k["hidden_states"], None)  # attention that nobody sees
+        with torch.no_grad(), pytest.raises(arm.ArmillaryError, match="the model is compiled"), arm.Tap(model):
+            model(tokens(model))
+
+    def test_nothing_is_kept_alive(self) -> None:
+        model, seen = sample_model("llama"), []
+        ids = tokens(model)
+        tap = arm.Tap(model, lambda view: seen.append(view.x))
+        with tap:
+            model(ids)
+        assert not any(x.requires_grad for x in seen)
+        assert not tap._forward.x
+
+    def test_packed_texts_need_the_positions_they_use(self) -> None:
+        model = sample_model("gpt2")
+        positions = torch.arange(40).repeat(2)[None]
+        with torch.no_grad(), arm.Tap(model):
+            model(torch.full((1, 80), 7), position_ids=positions)
+            cache = model(torch.full((1, 60), 7), use_cache=True).past_key_values
+            with pytest.raises(arm.ArmillaryError, match="65 tokens"):
+                model(torch.full((1, 5), 7), past_key_values=cache, use_cache=True)
 
 
 class TestUnknownFamilies:
@@ -292,6 +443,50 @@ class TestUnknownFamilies:
         assert "no adapter knows the family" in anatomy.missing
         with pytest.raises(arm.ArmillaryError, match=family):
             anatomy.weights(0)
+
+    def test_encoder_decoders_show_their_encoder(self) -> None:
+        config = AutoConfig.for_model(
+            "bart", vocab_size=99, d_model=48, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        model = AutoModel.from_config(config, attn_implementation="eager").eval()
+        ids = tokens(model)
+        mask = torch.ones_like(ids)
+        mask[0, :6] = 0
+        with torch.no_grad():
+            expected = model(ids, attention_mask=mask, decoder_input_ids=ids, output_attentions=True).encoder_attentions
+        seen = views(model, input_ids=ids, attention_mask=mask, decoder_input_ids=ids)
+        assert [view.module for view in seen] == [f"encoder.layers.{i}.self_attn" for i in range(2)]
+        for view, theirs in zip(seen, expected, strict=True):
+            kept = view.valid_queries[:, None, :, None]
+            torch.testing.assert_close(view.attention() * kept, theirs * kept, atol=1e-5, rtol=0)
+        assert arm.verify(model).passed
+
+    def test_t5_whole_and_generating(self) -> None:
+        from transformers import T5ForConditionalGeneration
+
+        torch.manual_seed(0)
+        model = T5ForConditionalGeneration(sample_config("t5")).eval()
+        assert arm.verify(model).passed
+        seen: list[int] = []
+        with torch.no_grad(), arm.Tap(model, lambda view: seen.append(view.layer)):
+            model.generate(tokens(model, batch=1), max_new_tokens=3, decoder_start_token_id=0)
+        assert seen == [0, 1, 2]
+
+    def test_mixed_models_number_their_attention_by_block(self) -> None:
+        config = AutoConfig.for_model(
+            "lfm2", vocab_size=99, hidden_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+            intermediate_size=64, block_dim=48, conv_dim=48, block_ff_dim=64, bos_token_id=1, eos_token_id=2,
+            pad_token_id=0, layer_types=["conv", "full_attention", "conv", "full_attention"],
+        )  # fmt: skip
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config).eval()
+        assert [view.layer for view in views(model, input_ids=tokens(model))] == [1, 3]
+        found = arm.verify(model)
+        assert (found.seen, found.declared) == (2, 4)
+        atlas = arm.scan(model, tokens(model))
+        assert atlas.heads.groupby("layer")["entropy"].count().tolist() == [0, 4, 0, 4]
 
     def test_a_model_without_the_interface_and_without_adapter_says_so(self) -> None:
         config = AutoConfig.for_model("xlnet", vocab_size=99, d_model=48, n_layer=2, n_head=4, d_inner=64)

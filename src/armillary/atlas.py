@@ -157,7 +157,7 @@ def write_atlas(
         "notes": list(blocks.notes),
     }
     zarr.create_group(part, attributes=attributes)
-    for group, arrays in _grouped(streams).items():
+    for group, arrays in _grouped(streams, len(anatomy.layers)).items():
         _write_group(part, group, arrays)
     corpus = {
         "tokens": (("sequence", "position"), blocks.tokens[kept]),
@@ -172,13 +172,13 @@ def write_atlas(
 Arrays = dict[str, tuple[tuple[str, ...], Num[np.ndarray, "..."]]]
 
 
-def _grouped(streams: "dict[str, Stream]") -> dict[str, Arrays]:
+def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
     """The streams' results by group, each as (dims, array), named kind_result (attention keeps its plain names)."""
     groups: dict[str, Arrays] = {}
     for name, stream in streams.items():
         group, _, kind = name.partition(".")
         prefix = "" if kind in ("head", "chunk") else f"{kind}_"
-        for result, tensor in stream.finish().items():
+        for result, tensor in stream.finish(layers + 1 if group == "residual" else layers).items():
             dims = ("layer", *stream.statistic.dims[result])
             label = result if result.startswith(kind) else f"{prefix}{result}"
             groups.setdefault(group, {})[label] = (dims, tensor.cpu().numpy())

@@ -56,10 +56,10 @@ def inspect(
     notes: list[str] = []
     if weights:
         if allow_not_finite:
-            notes += [f"not finite: {what}" for what in not_finite_weights(anatomy)]
+            notes += [f"not finite: {what}" for what in not_finite_weights(model)]
         else:
-            refuse_not_finite(anatomy)
-        notes = notes or ["all attention weights are finite"]
+            refuse_not_finite(model)
+        notes = notes or ["all weights are finite"]
     checked = None
     if verify:
         from armillary.verification import verify as run_verification
@@ -72,7 +72,7 @@ def inspect(
                 "model": model,
                 **anatomy.as_dict(),
                 "notes": notes,
-                **({"verified": checked} if checked else {}),
+                **({"verified": checked.as_dict()} if checked else {}),
             }
         )
     else:

@@ -64,6 +64,7 @@ class Collector:
     def __init__(self, wanted: Wanted, anatomy: Anatomy) -> None:
         self.wanted = wanted
         self.streams = new_streams(wanted, anatomy)
+        self._layers = len(anatomy.layers)
         self._series: dict[str, dict[int, list[Tensor]]] = {"residual": {}, "input": {}}
 
     def on_residual(self, layer: int, h: Tensor) -> None:
@@ -91,11 +92,14 @@ class Collector:
 
     def series(self) -> dict[str, Tensor]:
         """The mean vector of every sequence over its kept positions: (sequence, layer, width) for each group."""
-        return {
-            group: torch.stack([torch.cat(layers[layer]) for layer in sorted(layers)], 1)
-            for group, layers in self._series.items()
-            if layers
-        }
+        found = {}
+        for group, layers in self._series.items():
+            if layers:
+                rows = {layer: torch.cat(parts) for layer, parts in layers.items()}
+                missing = torch.full_like(next(iter(rows.values())), torch.nan)
+                count = self._layers + (group == "residual")
+                found[group] = torch.stack([rows.get(layer, missing) for layer in range(count)], 1)
+        return found
 
 
 def new_streams(wanted: Wanted, anatomy: Anatomy) -> dict[str, Stream]:

@@ -1,18 +1,21 @@
 """Loading models safely: safetensors or weights_only pickles, no code from checkpoints unless asked."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from armillary.anatomy.checkpoint import Checkpoint, load_config
-from armillary.anatomy.description import Anatomy
+from armillary.anatomy.adapter import adapter_for
+from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
 from armillary.anatomy.source import describe
+from armillary.anatomy.weights import bad
 from armillary.errors import ArmillaryError
 
 WhenNotFinite = Literal["refuse", "allow"]
+OF_THE_CONFIG = ("revision", "subfolder", "gguf_file", "token", "cache_dir", "local_files_only")
 
 
 def load(
@@ -22,41 +25,61 @@ def load(
     not_finite: WhenNotFinite = "refuse",
     dtype: torch.dtype | str = "auto",
     **options: Any,
-) -> nn.Module:
+) -> Any:
     """The model of a folder or hub id, in evaluation mode; `options` go to from_pretrained (device_map, ...).
 
-    The class is the one its configuration names where it can predict words or causes no harm: a causal language
-    model, then a masked one, then an encoder, then whatever AutoModel gives.
+    Its class is the one that its configuration names, else what AutoModelForCausalLM or AutoModel make of it. Weights
+    that the checkpoint lacks are an error: nothing is filled up with random numbers.
     """
-    import transformers
-
-    config = load_config(source, trust_remote_code=trust_remote_code)
-    if Path(source).is_dir() and list(Path(source).glob("*.safetensors")):
-        Checkpoint(source)  # a damaged file is told apart from every other failure here
-    loader = getattr(transformers, _loader_name(config))
+    if not_finite not in ("refuse", "allow"):
+        raise ArmillaryError(f"not_finite={not_finite!r} is not known: it can be 'refuse' or 'allow'")
+    source = expanded(source)
+    chosen = {name: options[name] for name in OF_THE_CONFIG if name in options}
+    config = load_config(source, trust_remote_code=trust_remote_code, **chosen)
+    if Path(source).is_dir() and list(Path(source).glob("*.safetensors")) and not chosen:
+        describe(source, trust_remote_code=trust_remote_code)  # headers tell a damaged or foreign file apart
+    if "gguf_file" not in options:
+        options = {"config": config, **options}
     try:
-        model: nn.Module = loader.from_pretrained(
+        model, info = _loader(config).from_pretrained(
             str(source),
-            config=config,
             trust_remote_code=trust_remote_code,
             weights_only=True,
             dtype=dtype,
+            output_loading_info=True,
             **options,
         )
     except Exception as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ArmillaryError(f"{source} cannot be loaded: {reason}") from error
+        raise ArmillaryError(f"{source} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+    lacking = sorted(
+        key for key in {*info["missing_keys"], *info.get("mismatched_keys", ())} if "pooler" not in str(key)
+    )
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        raise ArmillaryError(
+            f"{source} lacks weights that the model needs ({', '.join(map(str, lacking[:3]))}{more}): "
+            "weights and config.json do not belong together"
+        )
     model.eval()
     if not_finite == "refuse":
-        refuse_not_finite(describe(model))
+        refuse_not_finite(model)
     return model
 
 
-def refuse_not_finite(anatomy: Anatomy) -> None:
-    """Raise, by layer and head, if attention weights hold a NaN or an infinity; reads one layer at a time."""
-    if anatomy.missing:
-        return
-    found = not_finite_weights(anatomy)
+def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a folder or hub id."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(expanded(source)), trust_remote_code=trust_remote_code)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error
+
+
+def refuse_not_finite(source: nn.Module | str | Path) -> None:
+    """Raise if weights hold a NaN or an infinity, named by layer and head; a folder is read a layer at a time."""
+    found = not_finite_weights(source)
     if found:
         shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
         raise ArmillaryError(
@@ -65,22 +88,28 @@ def refuse_not_finite(anatomy: Anatomy) -> None:
         )
 
 
-def not_finite_weights(anatomy: Anatomy) -> list[str]:
-    """Every attention matrix with a NaN or an infinity, as 'layer 2: W_q of head 3'."""
-    return [
-        f"layer {layer.index}: {what}" for layer in anatomy.layers for what in anatomy.weights(layer.index).not_finite()
-    ]
+def not_finite_weights(source: nn.Module | str | Path) -> list[str]:
+    """Whatever holds a NaN or an infinity: attention as 'layer 2: W_q of head 3', the rest by its tensor's name."""
+    anatomy = describe(source)
+    adapter = adapter_for(anatomy.family)
+    found: list[str] = []
+    if adapter is not None:
+        for layer in anatomy.layers:
+            found += [f"layer {layer.index}: {what}" for what in anatomy.weights(layer.index).not_finite()]
+    told = () if adapter is None else (adapter.q.name, adapter.k.name, adapter.v.name, adapter.o.name)
+    return found + [name for name, tensor in _tensors(source) if not any(t in name for t in told) and bad(tensor)]
 
 
-def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a folder or hub id."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
-    except Exception as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error
+def _tensors(source: nn.Module | str | Path) -> Iterator[tuple[str, Tensor]]:
+    """The floating-point tensors of a model or a folder, one at a time."""
+    if isinstance(source, nn.Module):
+        yield from ((name, p.detach()) for name, p in source.named_parameters() if p.is_floating_point())
+        return
+    checkpoint = Checkpoint(source)
+    for name in checkpoint.names():
+        tensor = checkpoint.read(name)
+        if tensor is not None and tensor.is_floating_point() and tensor.dtype.itemsize > 1:
+            yield name, tensor
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -97,13 +126,14 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _loader_name(config: Any) -> str:
-    """The transformers Auto class that fits the configuration's own architecture."""
-    named = (getattr(config, "architectures", None) or [""])[0]
-    if config.is_encoder_decoder:
-        return "AutoModelForSeq2SeqLM" if named.endswith("ForConditionalGeneration") else "AutoModel"
-    if named.endswith(("ForCausalLM", "LMHeadModel")):
-        return "AutoModelForCausalLM"
-    if named.endswith("ForMaskedLM"):
-        return "AutoModelForMaskedLM"
-    return "AutoModel"
+def _loader(config: Any) -> Any:
+    """The class that the configuration names, if transformers has it, else an Auto class."""
+    import transformers
+
+    for name in getattr(config, "architectures", None) or ():
+        named = getattr(transformers, name, None)
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+            return named
+    if type(config) in transformers.AutoModelForCausalLM._model_mapping and not config.is_encoder_decoder:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModel

@@ -3,6 +3,7 @@
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from armillary.scanning import Progress as ScanProgress
@@ -48,4 +49,4 @@ class ScanBar(ScanProgress):
         self._bar.refresh()
 
     def note(self, sentence: str) -> None:
-        self._bar.console.print(sentence, highlight=False)
+        self._bar.console.print(escape(sentence), highlight=False)

@@ -20,9 +20,10 @@ from armillary.collector import DEFAULT_STREAMS, Collector, NotFinite, Wanted, n
 from armillary.corpus import Blocks, Bos, read_blocks, token_blocks
 from armillary.errors import ArmillaryError
 from armillary.files import write_problem
+from armillary.layout import entry
 from armillary.models import fingerprint, load, load_tokenizer
 from armillary.shards import MERGE_EVERY, ScanFolder, Shard, plan
-from armillary.tap import Tap, entry
+from armillary.tap import Tap
 from armillary.verified import versions
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pandas as pd
+from rich.markup import escape
 from rich.table import Table
 
 from armillary.errors import ArmillaryError
@@ -50,7 +51,7 @@ def show(table: pd.DataFrame, *, title: str = "", limit: int | None = None) -> N
         number = pd.api.types.is_numeric_dtype(shown[column])
         grid.add_column(str(column).replace("_", " "), justify="right" if number else "left")
     for row in shown.head(limit or len(shown)).itertuples(index=False):
-        grid.add_row(*(cell(value) for value in row))
+        grid.add_row(*(escape(cell(value)) for value in row))
     out.print(grid)
     if limit is not None and len(shown) > limit:
         out.print(f"[dim]{len(shown) - limit} more rows: --json or --csv has them all[/dim]")

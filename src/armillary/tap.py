@@ -9,6 +9,7 @@ ask the interface are watched as their adapter says (armillary.watch).
 import inspect
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +19,10 @@ from transformers.modeling_utils import AttentionInterface
 
 from armillary.anatomy.adapter import adapter_for
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.source import blocks_name, config_of, describe
+from armillary.anatomy.source import describe, transformer_of
 from armillary.errors import ArmillaryError
+from armillary.layout import Stack, entry, find_stack
 from armillary.view import AttentionView, split_mask
-from armillary.watch import Undo
 
 OnAttention = Callable[[AttentionView], None]
 OnResidual = Callable[[int, Tensor], None]
@@ -37,15 +38,20 @@ class Tap:
     def __init__(
         self, model: nn.Module, on_attention: OnAttention | None = None, on_residual: OnResidual | None = None
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ArmillaryError(f"a tap needs a loaded model, not a {type(model).__name__}: load it with arm.load")
         self.model = model
         self.anatomy: Anatomy = describe(model)
         self._on_attention = on_attention
         self._on_residual = on_residual
-        self._config = config_of(model)
-        self._undo: list[Undo] = []
-        self._names = {id(module): name for name, module in model.named_modules()}
-        self._layers, self._blocks = self._find_layers()
-        self._forward = _Forward()
+        self._stack: Stack = find_stack(model, self.anatomy)
+        if on_residual is not None and not self._stack.blocks:
+            raise ArmillaryError(
+                f"the blocks of this {self.anatomy.family} model could not be found, so its residual stream cannot be "
+                "followed: register an adapter for its family"
+            )
+        self._undo = ExitStack()
+        self._local = threading.local()
 
     def __enter__(self) -> "Tap":
         _open(self)
@@ -59,88 +65,85 @@ class Tap:
     def __exit__(self, *exception: object) -> None:
         self._remove()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tap":
+        """A copy of a tapped model carries the hooks along; they belong to no tap and do nothing."""
+        return self
+
     def _remove(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-        _close(self)
-
-    # where things are ---------------------------------------------------------------------------------------
-
-    def _find_layers(self) -> tuple[dict[int, list[int]], list[nn.Module]]:
-        """The layers (one, or several where it is shared) of every attention module, and the blocks in order."""
-        adapter = adapter_for(self.anatomy.family)
-        if adapter is None:
-            return {}, _likely_blocks(self.model, len(self.anatomy.layers))
-        root = blocks_name(self.model, adapter)
-        layers: dict[int, list[int]] = {}
-        blocks = []
-        for layer in self.anatomy.layers:
-            block = self.model.get_submodule(root + layer.block.removeprefix(adapter.blocks))
-            layers.setdefault(id(block.get_submodule(adapter.attention)), []).append(layer.index)
-            blocks.append(block)
-        return layers, blocks
+        try:
+            self._undo.close()
+        finally:
+            self._local = threading.local()
+            _close(self)
 
     def _put_hooks(self) -> None:
-        roots = {id(m): m for m in (self.model, getattr(self.model, "base_model", self.model), entry(self.model))}
+        inner = transformer_of(self.model)
+        roots = {id(m): m for m in (self.model, inner, getattr(inner, "base_model", inner), entry(inner))}
         for root in roots.values():
             self._hook(root.register_forward_pre_hook(self._forward_begins, with_kwargs=True))
             self._hook(root.register_forward_hook(self._forward_ends, always_call=True))
-        for module in self.model.modules():
-            if id(module) in self._layers or (not self._layers and "attention" in type(module).__name__.lower()):
-                self._hook(module.register_forward_pre_hook(self._attention_begins, with_kwargs=True))
         adapter = adapter_for(self.anatomy.family)
-        if adapter is not None and adapter.watch is not None:
-            for module in self.model.modules():
-                if id(module) in self._layers:
-                    self._undo.append(adapter.watch(module, lambda view, at=module: self._seen(at, view)))  # type: ignore[misc]
+        for module in self.model.modules():
+            if self._stack.may_attend(module):
+                self._hook(module.register_forward_pre_hook(self._attention_begins, with_kwargs=True))
+                if adapter is not None and adapter.watch is not None:
+                    self._undo.callback(adapter.watch(module, lambda view, at=module: self._seen(at, view)))  # type: ignore[misc]
         if self._on_residual is not None:
-            for block in {id(block): block for block in self._blocks}.values():
+            for block in {id(block): block for block in self._stack.blocks}.values():
                 self._hook(block.register_forward_pre_hook(self._block_begins, with_kwargs=True))
                 self._hook(block.register_forward_hook(self._block_ends))
 
     def _hook(self, handle: torch.utils.hooks.RemovableHandle) -> None:
-        self._undo.append(handle.remove)
+        self._undo.callback(handle.remove)
 
     # one forward pass ---------------------------------------------------------------------------------------
 
+    @property
+    def _forward(self) -> "_Forward":
+        """The pass that this thread is in."""
+        if not hasattr(self._local, "forward"):
+            self._local.forward = _Forward()
+        forward: _Forward = self._local.forward
+        return forward
+
     def _forward_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._forward.depth += 1
-        if self._forward.depth > 1:
+        if not self._owns(module):
             return
-        self._forward = _Forward(depth=1)
+        if self._forward.depth == 0:
+            self._local.forward = _Forward()
+        self._forward.depth += 1
         given = _bound(module, args, kwargs)
-        tokens = given.get("input_ids")
-        shape = tokens.shape if isinstance(tokens, Tensor) else getattr(given.get("inputs_embeds"), "shape", None)
-        if shape is not None and given.get("past_key_values") is None:
-            self.anatomy.check_length(shape[1])
-        mask = given.get("attention_mask")
-        if isinstance(mask, Tensor) and mask.dim() == 2:
-            self._forward.valid = mask.bool()
+        self.anatomy.check_length(_longest(given))
+        if "encoder_outputs" in given and given["encoder_outputs"] is not None:
+            self._forward.stack_runs = False
+        for name, masks in (("attention_mask", self._forward.masks), ("decoder_attention_mask", self._forward.masks)):
+            mask = given.get(name)
+            if isinstance(mask, Tensor) and mask.dim() == 2 and name not in masks:
+                masks[name] = mask.bool()
 
     def _forward_ends(self, module: nn.Module, args: Any, computed: Any) -> None:
+        if not self._owns(module) or self._forward.depth == 0:
+            return
         self._forward.depth -= 1
-        if self._forward.depth == 0 and computed is not None and not self._forward.seen:
-            raise ArmillaryError(
-                f"no attention passed the tap: {type(self.model).__name__} computes it without asking transformers' "
-                "attention interface; register an adapter with a `watch` for its family"
-            )
+        if self._forward.depth == 0 and computed is not None and not self._forward.seen and self._forward.stack_runs:
+            raise ArmillaryError(_nothing_seen(self.model))
 
     def _attention_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         x = args[0] if args else kwargs.get("hidden_states")
-        self._forward.x[id(module)] = x if isinstance(x, Tensor) and x.dim() == 3 else None
+        if self._owns(module) and isinstance(x, Tensor) and x.dim() == 3:
+            self._forward.x[id(module)] = x.detach()
 
     def _seen(self, module: nn.Module, view: AttentionView) -> None:
         """An attention module computed: say which layer it is, what it read, and pass it on."""
-        if self._forward.depth == 0:
-            return  # not part of a forward pass of this model (gradient checkpointing computes again, backward)
-        layer = self._layer_of(module)
+        if not self._owns(module) or torch._C._current_graph_task_id() != -1:
+            return  # a copy of the model, or gradient checkpointing computing the forward pass once more
+        layer = self._stack.layer_of(module, self._forward.calls)
         if layer is None:
             return
         self._forward.seen = True
+        x = self._forward.x.pop(id(module), None)
         if self._on_attention is None:
             return
-        x, valid = self._forward.x.get(id(module)), self._forward.valid
         self._on_attention(
             replace(
                 view,
@@ -151,64 +154,66 @@ class Tap:
                 sinks=None if view.sinks is None else view.sinks.detach(),
                 output=None if view.output is None else view.output.detach(),
                 layer=layer,
-                module=self._names[id(module)],
-                x=None if x is None else x.detach(),
-                valid=valid if valid is not None and valid.shape[1] == view.keys else None,
+                module=self._stack.names[id(module)],
+                x=x,
+                valid=self._valid(module, view),
             )
         )
 
-    def _layer_of(self, module: nn.Module) -> int | None:
-        """Which layer this call is: fixed by the module, or by the number of the call where layers are shared."""
-        if not self._layers:
-            return self._forward.order.setdefault(id(module), len(self._forward.order))
-        layers = self._layers.get(id(module))
-        if layers is None:
+    def _valid(self, module: nn.Module, view: AttentionView) -> Tensor | None:
+        """The padding mask of the text that this module's queries are."""
+        decodes = self._stack.is_decoder(module)
+        mask = self._forward.masks.get("decoder_attention_mask" if decodes else "attention_mask")
+        if mask is None or mask.shape[1] != view.keys:
             return None
-        calls = self._forward.calls[id(module)] = self._forward.calls.get(id(module), 0) + 1
-        return layers[(calls - 1) % len(layers)]
+        return mask[:, view.keys - view.queries :]
+
+    def _owns(self, module: nn.Module) -> bool:
+        return _OWNERS.get(id(module)) is self
 
     def _block_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._forward.depth and self._on_residual is not None:
-            hidden = args[0] if args else kwargs["hidden_states"]
-            self._on_residual(self._forward.blocks, hidden.detach())
+        if self._owns(module) and self._on_residual is not None:
+            self._on_residual(
+                self._forward.blocks % len(self._stack.blocks), _hidden(args or kwargs.get("hidden_states"))
+            )
 
     def _block_ends(self, module: nn.Module, args: Any, computed: Any) -> None:
-        if not self._forward.depth or self._on_residual is None:
-            return
-        self._forward.blocks += 1
-        if self._forward.blocks == len(self._blocks):
-            hidden = computed[0] if isinstance(computed, tuple) else computed
-            self._on_residual(self._forward.blocks, hidden.detach())
+        if self._owns(module) and self._on_residual is not None:
+            self._forward.blocks += 1
+            if self._forward.blocks % len(self._stack.blocks) == 0:
+                self._on_residual(len(self._stack.blocks), _hidden(computed))
 
     # called by the wrapped interface ------------------------------------------------------------------------
 
     def _interface_called(self, module: nn.Module, call: "_Call") -> None:
         q, k, v, mask, kwargs = call.query, call.key, call.value, call.mask, call.kwargs
-        eager = call.implementation == "eager"
         flash = "flash" in (call.implementation or "")
         bias, seen, causal, window = kwargs.get("position_bias"), None, False, None
         if isinstance(mask, Tensor) and mask.dim() == 4:
             seen, added = self._forward.split(mask, k.shape[2])
             bias = added if bias is None else bias if added is None else bias + added
-        elif isinstance(mask, Tensor) or mask is None:
+        elif mask is None or (flash and isinstance(mask, Tensor) and mask.dim() == 2):
             flag = kwargs.get("is_causal")
-            causal = (getattr(module, "is_causal", True) if flag is None else flag) and not eager and q.shape[2] > 1
+            asked = getattr(module, "is_causal", True) if flag is None else flag
+            causal = bool(asked) and call.implementation != "eager" and q.shape[2] > 1
+            seen = None if mask is None else mask.bool()[:, None, None, : k.shape[2]]
             window = kwargs.get("sliding_window") if flash else None
         else:
-            raise ArmillaryError(
-                f"the attention implementation {call.implementation!r} passes its mask as {type(mask).__name__}, "
-                "which the tap does not read: load the model with attn_implementation='sdpa' or 'eager'"
-            )
+            raise ArmillaryError(_strange_mask(call))
+        if flash and any(kwargs.get(name) is not None for name in ("cu_seq_lens_q", "cu_seqlens_q")):
+            raise ArmillaryError("several texts packed into one row cannot be seen under flash attention: use sdpa")
+        if causal and not flash:  # sdpa's causal flag counts from the first key
+            k, v = k[:, :, : q.shape[2]], v[:, :, : q.shape[2]]
         scale = kwargs.get("scaling")
         self._seen(
             module,
             AttentionView(
                 q,
-                k[:, :, : q.shape[2]] if causal and not flash else k,
-                v[:, :, : q.shape[2]] if causal and not flash else v,
+                k,
+                v,
                 scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
                 mask=seen,
-                causal=bool(causal),
+                causal=causal,
                 window=window,
                 bias=bias,
                 softcap=kwargs.get("softcap"),
@@ -219,37 +224,31 @@ class Tap:
 
 
 class _Forward:
-    """What belongs to one forward pass of the tapped model."""
+    """What belongs to one forward pass of the tapped model in one thread."""
 
-    def __init__(self, depth: int = 0) -> None:
-        self.depth = depth
+    def __init__(self) -> None:
+        self.depth = 0
         self.seen = False
-        self.valid: Tensor | None = None
-        self.x: dict[int, Tensor | None] = {}
+        self.stack_runs = True
+        self.masks: dict[str, Tensor] = {}
+        self.x: dict[int, Tensor] = {}
         self.calls: dict[int, int] = {}
-        self.order: dict[int, int] = {}
         self.blocks = 0
-        self._mask: tuple[Tensor, int] | None = None
-        self._split: tuple[Tensor, Tensor | None] | None = None
+        self._splits: dict[tuple[int, int], tuple[Tensor, tuple[Tensor, Tensor | None]]] = {}
 
     def split(self, mask: Tensor, keys: int) -> tuple[Tensor, Tensor | None]:
-        """split_mask, once for a mask that all layers share."""
-        if self._split is None or self._mask is None or self._mask[0] is not mask or self._mask[1] != keys:
-            self._mask, self._split = (mask, keys), split_mask(mask, keys)
-        return self._split
+        """split_mask, once for a mask that several layers share."""
+        key = (id(mask), keys)
+        if key not in self._splits:
+            self._splits[key] = (mask, split_mask(mask, keys))
+        return self._splits[key][1]
 
 
 class _Call:
     """One call of an attention function."""
 
     def __init__(
-        self,
-        implementation: str | None,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Any,
-        kwargs: dict[str, Any],
+        self, implementation: str | None, query: Tensor, key: Tensor, value: Tensor, mask: Any, kwargs: dict[str, Any]
     ) -> None:
         self.implementation = implementation
         self.query, self.key, self.value, self.mask, self.kwargs = query, key, value, mask, kwargs
@@ -259,7 +258,8 @@ class _Call:
 _LOCK = threading.Lock()
 _OWNERS: dict[int, Tap] = {}
 """The tap of every module of every tapped model, by id."""
-_STOCK_GET = AttentionInterface.get_interface
+_STOCK: list[Callable[..., Any]] = []
+"""AttentionInterface.get_interface as it was when the first tap opened."""
 
 
 def _open(tap: Tap) -> None:
@@ -269,6 +269,7 @@ def _open(tap: Tap) -> None:
                 f"this {type(tap.model).__name__} is tapped already: close the first tap, or give it both receivers"
             )
         if not _OWNERS:
+            _STOCK[:] = [AttentionInterface.get_interface]
             AttentionInterface.get_interface = _observed_interface
         _OWNERS.update((id(module), tap) for module in tap.model.modules())
 
@@ -277,26 +278,22 @@ def _close(tap: Tap) -> None:
     with _LOCK:
         for key in [key for key, owner in _OWNERS.items() if owner is tap]:
             del _OWNERS[key]
-        if not _OWNERS:
-            AttentionInterface.get_interface = _STOCK_GET
+        if not _OWNERS and AttentionInterface.get_interface is _observed_interface:
+            AttentionInterface.get_interface = _STOCK[0]
 
 
-def _observed_interface(self: Any, attn_implementation: str | None, default: Callable[..., Any]) -> Callable[..., Any]:
+def _observed_interface(self: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
     """AttentionInterface.get_interface while a tap is open: the stock function, which also tells the tap."""
-    stock = _STOCK_GET(self, attn_implementation, default)
+    stock = _STOCK[0](self, *args, **kwargs)
+    implementation = args[0] if args else kwargs.get("attn_implementation")
 
     def observed(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Any = None,
-        **kwargs: Any,
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
         computed = stock(module, query, key, value, attention_mask, **kwargs)
         tap = _OWNERS.get(id(module))
         if tap is not None:
-            call = _Call(attn_implementation, query, key, value, attention_mask, kwargs)
+            call = _Call(implementation, query, key, value, attention_mask, kwargs)
             call.output = computed[0] if computed[0].dim() == 4 else None
             tap._interface_called(module, call)
         return computed
@@ -314,15 +311,39 @@ def _bound(module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
         return dict(kwargs)
 
 
-def entry(model: Any) -> Any:
-    """The part of a model to call for its hidden states alone: without the word predictions, or the encoder."""
-    base = getattr(model, "base_model", model)
-    return base.get_encoder() if getattr(getattr(base, "config", None), "is_encoder_decoder", False) else base
+def _longest(given: dict[str, Any]) -> int:
+    """How many positions a call needs."""
+    positions, tokens = given.get("position_ids"), given.get("input_ids")
+    if isinstance(positions, Tensor) and positions.numel():
+        return int(positions.max()) + 1
+    shape = tokens.shape if isinstance(tokens, Tensor) else getattr(given.get("inputs_embeds"), "shape", None)
+    if shape is None or len(shape) < 2:
+        return 0
+    cache: Any = given.get("past_key_values")
+    return int(shape[1]) + (int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0)
 
 
-def _likely_blocks(model: nn.Module, count: int) -> list[nn.Module]:
-    """The blocks of a model that no adapter knows: the first list of as many modules as it has layers."""
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return list(module)
-    return []
+def _hidden(states: Any) -> Tensor:
+    """The hidden states among a block's arguments or results."""
+    found = states[0] if isinstance(states, tuple | list) else states
+    if not isinstance(found, Tensor):
+        raise ArmillaryError(f"a block passed a {type(found).__name__} where its hidden states were expected")
+    return found.detach()
+
+
+def _nothing_seen(model: nn.Module) -> str:
+    if any(getattr(m, "_compiled_call_impl", None) is not None or hasattr(m, "_orig_mod") for m in model.modules()):
+        return "no attention passed the tap: the model is compiled; tap it before torch.compile, or without"
+    return (
+        f"no attention passed the tap: {type(model).__name__} computes it without asking transformers' attention "
+        "interface, or has no attention layers; an adapter with a `watch` can show it"
+    )
+
+
+def _strange_mask(call: _Call) -> str:
+    shape = tuple(call.mask.shape) if isinstance(call.mask, Tensor) else ""
+    return (
+        f"the attention implementation {call.implementation!r} passes its mask as {type(call.mask).__name__} {shape}, "
+        "which the tap does not read: load the model with attn_implementation='sdpa' or 'eager', and give masks of 2 "
+        "or 4 dimensions"
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -30,7 +31,7 @@ def progress(names: Iterable[str], what: str) -> Iterable[str]:
 def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
     """The model in a few lines, then one line per run of equal layers."""
     out = console()
-    out.print(f"[bold]{model}[/bold]  family {anatomy.family}", soft_wrap=True)
+    out.print(f"[bold]{escape(model)}[/bold]  family {escape(anatomy.family)}", soft_wrap=True)
     facts = [
         f"{len(anatomy.layers)} layers" + (" (one set of weights run many times)" if anatomy.shared_layers else ""),
         f"width {anatomy.d_model}",
@@ -57,7 +58,7 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
         )
     out.print(table)
     for note in [*notes, *([anatomy.missing] if anatomy.missing else [])]:
-        out.print(note, soft_wrap=True)
+        out.print(escape(note), soft_wrap=True)
 
 
 def runs(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
@@ -112,17 +113,27 @@ def logits(layer: Layer) -> str:
     return ", ".join(parts)
 
 
+CHECKS = {
+    "output": "attention times v against what the layer computed",
+    "logits": "logits rebuilt from the weights against those seen",
+    "values": "values rebuilt from the weights against those seen",
+    "projected": "heads through W_o against the output projection",
+}
+
+
 def print_verification(found: Verification) -> None:
     """One line per check, and the verdict."""
     out = console()
     out.print("outputs with the tap: " + ("the same, bit for bit" if found.identical else "[red]different[/red]"))
-    for name, error in (
-        ("attention times v against what the model computed", found.worst_output),
-        ("logits rebuilt from the weights against those seen", found.worst_logits),
-    ):
-        out.print(f"{name}: " + ("not checked" if error is None else f"largest relative error {error:.1e}"))
+    out.print(f"layers that passed the tap: {found.seen} of {found.declared}")
+    for check, what in CHECKS.items():
+        error = found.worst(check)
+        out.print(f"{what}: " + ("not checked" if error is None else f"largest relative error {error:.1e}"))
+    wrong = [layer.layer for layer in found.layers if layer.visible is False]
+    if wrong:
+        out.print(f"[red]layer {wrong[0]} does not see the keys that the anatomy says[/red]")
     verdict = "[green]verified[/green]" if found.passed else "[red]not verified[/red]"
-    out.print(f"{verdict} (tolerance {found.tolerance:g}, {len(found.layers)} layers)")
+    out.print(f"{verdict} (tolerance {found.tolerance:g})")
 
 
 def print_doctor(record: Record) -> None:

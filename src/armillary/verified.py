@@ -40,7 +40,7 @@ def check_all(names: Iterable[str] | None = None, progress: Progress = lambda na
     checks = {}
     for name in progress(list(names or SAMPLES), "verifying"):
         found = verify(sample_model(name))
-        checks[name] = SampleCheck(found.identical, found.worst_output, found.worst_logits, found.passed)
+        checks[name] = SampleCheck(found.identical, found.worst("output"), found.worst("logits"), found.passed)
     return Record(versions(), checks)
 
 

@@ -6,14 +6,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+NEVER = -1e8
+"""A number this low that a mask adds to a logit means 'not seen'; no position bias reaches it."""
+
 
 @dataclass(frozen=True)
 class AttentionView:
     """One layer's attention while the model runs; tensors are the model's own, detached: do not write to them.
 
     q and k are as they are multiplied: rotated, normalised. With grouped keys there are fewer key heads than
-    heads, and head a reads key head a // group. The logit of key j for query i is scale * q_i.k_j + bias, then
-    the soft-cap; the softmax runs over the keys that `visible` allows, and the sink logit where there is one.
+    heads, and head a reads key head a // group. The logit of key j for query i is scale * q_i.k_j + bias; a soft-cap
+    bends scale * q.k before the bias is added. The softmax runs over the keys that `visible` allows, and the sink
+    logit where there is one. x is what the layer's projections read; `valid` is False for padding.
     """
 
     q: Float[Tensor, "batch head query e"]
@@ -30,7 +34,7 @@ class AttentionView:
     layer: int = 0
     module: str = ""
     x: Float[Tensor, "batch query d"] | None = None
-    valid: Bool[Tensor, "batch key"] | None = None
+    valid: Bool[Tensor, "batch query"] | None = None
 
     @property
     def heads(self) -> int:
@@ -47,16 +51,22 @@ class AttentionView:
     @property
     def valid_queries(self) -> Bool[Tensor, "batch query"]:
         """False for the rows of padding, which mean nothing."""
-        if self.valid is None:
-            return torch.ones(self.q.shape[0], self.queries, dtype=torch.bool, device=self.q.device)
-        return self.valid[:, self.keys - self.queries :]
+        if self.valid is not None:
+            return self.valid
+        return torch.ones(self.q.shape[0], self.queries, dtype=torch.bool, device=self.q.device)
+
+    def products(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
+        """scale * q.k for these queries, in float32 or better."""
+        return grouped_products(self.q[:, :, rows], self.k) * self.scale
 
     def logits(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
-        """scale * q.k + bias for these queries, in float32 or better, before the soft-cap and the mask."""
-        products = grouped_products(self.q[:, :, rows], self.k) * self.scale
+        """scale * q.k + bias for these queries, without the soft-cap and the mask."""
+        return self._with_bias(self.products(rows), rows)
+
+    def _with_bias(self, products: Tensor, rows: slice) -> Tensor:
         return products if self.bias is None else products + _rows_of(self.bias, rows)
 
-    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch #head row key"]:
+    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "#batch #head row key"]:
         """Which keys each query may see."""
         query = torch.arange(self.queries, device=self.q.device)[rows, None] + self.keys - self.queries
         key = torch.arange(self.keys, device=self.q.device)[None, :]
@@ -65,25 +75,24 @@ class AttentionView:
             seen = seen & (key <= query)
         if self.window is not None:
             seen = seen & ((query - key).abs() < self.window)
-        allowed = seen.expand(self.q.shape[0], 1, *seen.shape)
-        if self.valid is not None:
-            allowed = allowed & self.valid[:, None, None, :]
-        return allowed if self.mask is None else allowed & _rows_of(self.mask, rows)
+        return seen[None, None] if self.mask is None else seen & _rows_of(self.mask, rows)
 
     def attention(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
         """The attention probabilities of these queries; rows that see nothing are zero."""
-        logits = soft_capped(self.logits(rows), self.softcap).masked_fill(~self.visible(rows), -torch.inf)
-        if self.sinks is None:
-            return logits.softmax(-1).nan_to_num(0.0)
-        sink = self.sinks.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:-1], 1)
-        return torch.cat([logits, sink], -1).softmax(-1)[..., :-1]
+        seen = self.visible(rows)
+        logits = self._with_bias(soft_capped(self.products(rows), self.softcap), rows)
+        logits = logits.masked_fill(~seen, -torch.inf)
+        if self.sinks is not None:
+            sink = self.sinks.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:-1], 1)
+            return torch.cat([logits, sink], -1).softmax(-1)[..., :-1]
+        return logits.softmax(-1).masked_fill(~seen.any(-1, keepdim=True), 0.0)
 
     def mixed_values(self, rows: slice = slice(None)) -> Float[Tensor, "batch row head ev"]:
         """attention times v: what the layer should have given to its output projection."""
         a = self.attention(rows)
-        batch, _, kv_heads = *a.shape[:2], self.v.shape[1]
-        grouped = a.reshape(batch, kv_heads, -1, a.shape[-1])
-        mixed = grouped @ self.v.to(a.dtype)
+        with exact_arithmetic(a):
+            grouped = a.reshape(a.shape[0], self.v.shape[1], -1, a.shape[-1])
+            mixed = grouped @ self.v.to(a.dtype)
         return mixed.reshape(*a.shape[:3], self.v.shape[-1]).transpose(1, 2)
 
 
@@ -93,13 +102,19 @@ def grouped_products(
     """q.k of every head with its key head, in float32 or better, without a copy of k per head."""
     wide = torch.promote_types(q.dtype, torch.float32)
     batch, heads, rows, e = q.shape
-    merged = q.reshape(batch, k.shape[1], -1, e).to(wide) @ k.to(wide).transpose(-1, -2)
+    with exact_arithmetic(q):
+        merged = q.reshape(batch, k.shape[1], -1, e).to(wide) @ k.to(wide).transpose(-1, -2)
     return merged.reshape(batch, heads, rows, k.shape[2])
 
 
-def soft_capped(logits: Float[Tensor, "*dims"], cap: float | None) -> Float[Tensor, "*dims"]:
-    """cap * tanh(logits / cap), or the logits where there is no cap."""
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+def exact_arithmetic(tensor: Tensor) -> torch.autocast:
+    """No automatic half precision, which the model may be running under."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def soft_capped(products: Float[Tensor, "*dims"], cap: float | None) -> Float[Tensor, "*dims"]:
+    """cap * tanh(products / cap), or the products where there is no cap."""
+    return products if cap is None else cap * torch.tanh(products / cap)
 
 
 def split_mask(
@@ -109,7 +124,7 @@ def split_mask(
     mask = mask[..., :keys]
     if mask.dtype == torch.bool:
         return mask, None
-    seen = mask > torch.finfo(mask.dtype).min / 2
+    seen = mask > max(torch.finfo(mask.dtype).min / 2, NEVER)
     added = mask.masked_fill(~seen, 0.0)
     return seen, added if added.any() else None
 

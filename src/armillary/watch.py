@@ -31,16 +31,29 @@ def watch_method(
     """
 
     def watch(module: nn.Module, report: Report) -> Undo:
-        stock = getattr(module, name)
+        stock, own = getattr(module, name), vars(module).get(name)
 
-        def observed(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
-            computed = stock(query, key, value, attention_mask)
-            mixed = computed[0].transpose(1, 2) if heads_first else computed[0]
-            report(replace(read(module, query, key, value, attention_mask), output=mixed))
-            return computed
+        class Observed:
+            """The method, which also reports."""
 
-        setattr(module, name, observed)
-        return lambda: delattr(module, name)
+            def __call__(self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Any:
+                computed = stock(query, key, value, attention_mask)
+                mixed = computed[0].transpose(1, 2) if heads_first else computed[0]
+                report(replace(read(module, query, key, value, attention_mask), output=mixed))
+                return computed
+
+            def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+                """A copy of the module gets its own method back."""
+                twin = memo[id(module)]
+                return getattr(type(twin), name).__get__(twin)
+
+        def undo() -> None:
+            delattr(module, name)
+            if own is not None:  # somebody had replaced the method on this module before
+                setattr(module, name, own)
+
+        setattr(module, name, Observed())
+        return undo
 
     return watch
 
@@ -99,5 +112,9 @@ def masked(mask: Tensor | None, keys: int) -> dict[str, Any]:
     """The fields `mask` and `bias` of a view, from a stock mask."""
     if mask is None:
         return {"mask": None, "bias": None}
+    if mask.dim() != 4:
+        raise ArmillaryError(
+            f"a mask of shape {tuple(mask.shape)} cannot be read: load the model with attn_implementation='eager'"
+        )
     seen, bias = split_mask(mask, keys)
     return {"mask": seen, "bias": bias}

@@ -48,13 +48,8 @@ def max_positions_of(config: Config) -> int | None:
     return getattr(config, "max_position_embeddings", None)
 
 
-def nothing(config: Config, layer: int) -> None:
-    """No soft-cap, no window, no position in attention: whatever the field, this family has none."""
-    return
-
-
-def no_norm(config: Config) -> None:
-    """q and k are not normalised."""
+def nothing(config: Config, layer: int = 0) -> None:
+    """No soft-cap, no window, no norm, no position in attention: whatever the field, this family has none."""
     return
 
 
@@ -81,13 +76,13 @@ class Adapter:
     scale: Callable[[Config, int], float] = inverse_root
     causal: Callable[[Config], bool] = lambda config: True
     position: Callable[[Config, int], LayerPosition | None] = nothing
-    positions_added: Literal["learned", "sinusoidal", "none"] = "none"
+    positions_added: Callable[[Config], Literal["learned", "sinusoidal", "none"]] = lambda config: "none"
     max_positions: Callable[[Config], int | None] = max_positions_of
     hard_limit: bool = False
     softcap: Callable[[Config, int], float | None] = nothing
     window: Callable[[Config, int], int | None] = nothing
-    clip_qkv: Callable[[Config], float | None] = no_norm
-    qk_norm: Callable[[Config], QKNorm | None] = no_norm
+    clip_qkv: Callable[[Config], float | None] = nothing
+    qk_norm: Callable[[Config], QKNorm | None] = nothing
     q_norm: str = ""
     k_norm: str = ""
     sinks: str = ""
@@ -109,7 +104,7 @@ class Adapter:
             vocabulary=int(config.vocab_size),
             max_positions=self.max_positions(config),
             hard_limit=self.hard_limit,
-            positions_added=self.positions_added,
+            positions_added=self.positions_added(config),
             norm=self.norm,
             norm_place=self.norm_place(config),
             shared_layers=self.shared_layers,
@@ -199,6 +194,10 @@ _REGISTRY: dict[str, Adapter] = {}
 
 def register(adapter: Adapter) -> None:
     """Make an adapter known for models whose config.model_type is `adapter.family` (a later one replaces it)."""
+    if not isinstance(adapter, Adapter):
+        raise ArmillaryError(f"register takes an Adapter, not a {type(adapter).__name__}")
+    import armillary.anatomy.families  # noqa: F401  (those that ship first, so that this one replaces)
+
     _REGISTRY[adapter.family] = adapter
 
 

@@ -26,8 +26,8 @@ def alibi_slopes_mpt(heads: int, bias_max: float) -> tuple[float, ...]:
 
 def alibi_bias(alibi: Alibi, query: Int[Tensor, "query"], key: Int[Tensor, "key"]) -> Float[Tensor, "head query key"]:
     """-slope * (i - j) for query position i and key position j."""
-    distance = (query[:, None] - key[None, :]).float()
-    return -torch.tensor(alibi.slopes, device=query.device)[:, None, None] * distance
+    distance = (query[:, None] - key[None, :]).double()
+    return -torch.tensor(alibi.slopes, dtype=torch.float64, device=query.device)[:, None, None] * distance
 
 
 def relative_bias(

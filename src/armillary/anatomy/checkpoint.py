@@ -12,21 +12,33 @@ from torch import Tensor
 from armillary.errors import ArmillaryError
 
 
-def load_config(source: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """The transformers configuration of a folder or a hub id, or an error that says what is wrong with it."""
+def load_config(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
+    """The transformers configuration of a folder or a hub id, or an error that says what is wrong with it.
+
+    `options` are those that choose a version of it: revision, subfolder, gguf_file, token, cache_dir.
+    """
     from transformers import AutoConfig
 
+    source = expanded(source)
     folder = Path(source)
     if folder.is_dir():
-        _check_config_file(folder, trust_remote_code)
+        if "gguf_file" not in options and "subfolder" not in options:
+            _check_config_file(folder, trust_remote_code)
     elif folder.exists():
         raise ArmillaryError(f"{source} is a file: give the model's folder (the one with config.json) or a hub id")
     elif looks_like_path(source):
         raise ArmillaryError(f"there is no folder {source}: give a model folder that exists or a hub id")
     try:
-        return AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code, **options)
+    except Exception as error:
         raise ArmillaryError(_config_problem(source, error)) from error
+
+
+def expanded(source: str | Path) -> str | Path:
+    """The source with ~ written out; an empty one is refused."""
+    if not str(source):
+        raise ArmillaryError("no model was given: give a model folder or a hub id")
+    return type(source)(Path(source).expanduser()) if str(source).startswith("~") else source
 
 
 def looks_like_path(source: str | Path) -> bool:
@@ -47,7 +59,7 @@ def _check_config_file(folder: Path, trust_remote_code: bool) -> None:
         raise ArmillaryError(f"{path} holds a {type(config).__name__}, not the settings of a model")
     if "auto_map" in config and not trust_remote_code and not _known_to_transformers(config.get("model_type")):
         raise ArmillaryError(
-            f"{folder} needs Python code that comes with the checkpoint ({config['auto_map'].get('AutoConfig')}); "
+            f"{folder} needs Python code that comes with the checkpoint ({config['auto_map']}); "
             "it is not run unless you ask: --trust-remote-code, or trust_remote_code=True"
         )
 
@@ -59,9 +71,9 @@ def _known_to_transformers(model_type: Any) -> bool:
 
 
 def _config_problem(source: str | Path, error: Exception) -> str:
-    reason = str(error).strip().split("\n")[0]
+    reason = " ".join(str(error).split())[:200]
     if not Path(source).is_dir():
-        return f"{source} is neither a folder nor a model that could be fetched from the hub: {reason}"
+        return f"{source} is neither a folder here nor a model that could be fetched from the hub: {reason}"
     if "trust_remote_code" in str(error):
         return f"{source} needs code from its checkpoint; it is not run unless you ask (--trust-remote-code)"
     return f"the configuration in {source} cannot be used: {reason}"
@@ -75,20 +87,27 @@ class Checkpoint:
         self._files = {name: file for file in self._shards() for name in _names_in(file)}
 
     def _shards(self) -> list[Path]:
-        index = self.folder / "model.safetensors.index.json"
+        """The files that transformers would read: the one file, else those of the index, else the only one."""
+        single, index = self.folder / "model.safetensors", self.folder / "model.safetensors.index.json"
+        if single.is_file():
+            return [single]
         if index.is_file():
             try:
                 names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
             except (ValueError, KeyError, AttributeError) as error:
                 raise ArmillaryError(f"{index} is not a readable index of safetensors files: {error}") from error
-            shards = [self.folder / Path(name).name for name in names]
-        else:
-            shards = sorted(self.folder.glob("*.safetensors"))
-        missing = [shard.name for shard in shards if not shard.is_file()]
-        if missing:
-            raise ArmillaryError(f"{self.folder} lacks {', '.join(missing)}, which its index names")
+            missing = [name for name in names if not (self.folder / Path(name).name).is_file()]
+            if missing:
+                raise ArmillaryError(f"{self.folder} lacks {', '.join(missing)}, which its index names")
+            return [self.folder / Path(name).name for name in names]
+        shards = sorted(self.folder.glob("*.safetensors"))
         if not shards:
             raise ArmillaryError(_no_safetensors(self.folder))
+        if len(shards) > 1:
+            raise ArmillaryError(
+                f"{self.folder} has several safetensors files ({', '.join(s.name for s in shards)}) and no index that "
+                "says which belong together"
+            )
         return shards
 
     def names(self) -> list[str]:

@@ -39,7 +39,11 @@ class Rotary:
         return self.scaling in ("dynamic", "longrope")
 
     def at(self, length: int) -> "Rotary":
-        """The encoding as it is for a text of `length` tokens."""
+        """The encoding as it is for a text of `length` tokens, in a model that has not seen a longer one before.
+
+        (With 'dynamic' scaling transformers keeps the frequencies of a longer text for later shorter ones above
+        the trained length.)
+        """
         if self.scaling == "dynamic":
             trained, stretch = self.parameters["max_position_embeddings"], self.parameters["factor"]
             longest, width = max(length, trained), self.width
@@ -92,7 +96,7 @@ class QKNorm:
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention layer. Logit of key j for query i: scale * q_i.k_j + position bias, then the soft-cap.
+    """One attention layer. Logit of key j for query i: scale * q_i.k_j, soft-capped where softcap is set, + bias.
 
     scale and causal are None where only the tap can tell (unknown families).
     """

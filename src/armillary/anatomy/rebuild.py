@@ -18,7 +18,7 @@ def rebuilt_logits(
     anatomy: Anatomy,
     layer: int,
     x: Float[Tensor, "batch token d"],
-    positions: Int[Tensor, "token"] | None = None,
+    positions: Int[Tensor, "*texts token"] | None = None,
 ) -> Float[Tensor, "batch head token token"]:
     """scale * q.k + position bias of every pair of tokens, before soft-cap and mask."""
     here, weights = anatomy.layers[layer], anatomy.weights(layer)
@@ -33,7 +33,7 @@ def rebuilt_logits(
 
 
 def queries_and_keys(
-    layer: Layer, weights: LayerWeights, x: Float[Tensor, "batch token d"], positions: Int[Tensor, "token"]
+    layer: Layer, weights: LayerWeights, x: Float[Tensor, "batch token d"], positions: Int[Tensor, "*texts token"]
 ) -> tuple[Float[Tensor, "batch head token e"], Float[Tensor, "batch kv_head token e"]]:
     """q and k as they are multiplied."""
     q = project(x, weights.q, weights.q_bias)
@@ -73,11 +73,12 @@ def normalise(
 
 
 def rotate(
-    rotary: Rotary, q: Float[Tensor, "batch head token e"], positions: Int[Tensor, "token"]
+    rotary: Rotary, q: Float[Tensor, "batch head token e"], positions: Int[Tensor, "*texts token"]
 ) -> Float[Tensor, "batch head token e"]:
     """Pair f turned by position * frequency f; channels beyond the rotary width stay."""
     turned, still = q[..., : rotary.width], q[..., rotary.width :]
-    angle = positions[:, None].double() * torch.tensor(rotary.frequencies, dtype=torch.float64, device=q.device)
+    angle = positions[..., None].double() * torch.tensor(rotary.frequencies, dtype=torch.float64, device=q.device)
+    angle = angle if positions.dim() == 1 else angle[:, None]  # (batch, head, token, frequency)
     cos, sin = ((f(angle) * rotary.factor).to(q.dtype) for f in (torch.cos, torch.sin))
     pairs = turned.unflatten(-1, (2, -1) if rotary.layout == "half" else (-1, 2))
     axis = -2 if rotary.layout == "half" else -1
@@ -87,9 +88,12 @@ def rotate(
 
 
 def position_bias(
-    layer: Layer, weights: LayerWeights, positions: Int[Tensor, "token"]
-) -> Float[Tensor, "head token token"] | None:
+    layer: Layer, weights: LayerWeights, positions: Int[Tensor, "*texts token"]
+) -> Float[Tensor, "*texts head token token"] | None:
     """What position adds to the logits by itself (ALiBi, T5), or None."""
+    if positions.dim() == 2:
+        each = [position_bias(layer, weights, row) for row in positions]
+        return None if each[0] is None else torch.stack([bias for bias in each if bias is not None])
     if isinstance(layer.position, Alibi):
         return alibi_bias(layer.position, positions, positions)
     if isinstance(layer.position, RelativeBias):

@@ -6,8 +6,13 @@ from armillary.anatomy.description import PairLayout, Rotary, geometric
 from armillary.errors import ArmillaryError
 
 
-def rotary_from(config: Any, layer: int, *, head_width: int, layout: PairLayout = "half") -> Rotary | None:
-    """The layer's rotary encoding, or None where this layer type has none."""
+def rotary_from(
+    config: Any, layer: int, *, head_width: int, layout: PairLayout = "half", partial: bool = False
+) -> Rotary | None:
+    """The layer's rotary encoding, or None where this layer type has none.
+
+    `partial` says whether the family's code turns only a part of the channels when partial_rotary_factor says so.
+    """
     parameters = config.rope_parameters
     layer_type = None
     if parameters is not None and not _is_flat(parameters):
@@ -21,7 +26,13 @@ def rotary_from(config: Any, layer: int, *, head_width: int, layout: PairLayout 
     if parameters is None:
         return None
     kind, base = parameters.get("rope_type", "default"), float(parameters["rope_theta"])
-    width = int(head_width * parameters.get("partial_rotary_factor", 1.0))
+    fraction = parameters.get("partial_rotary_factor", 1.0)
+    width = int(head_width * fraction)
+    if (fraction != 1 and not partial and kind == "default") or width % 2:
+        raise ArmillaryError(
+            f"the configuration has partial_rotary_factor={fraction!r}, which {config.model_type} models do not follow "
+            f"with heads of {head_width} channels"
+        )
     if kind == "default":
         return Rotary(geometric(base, width), layout, base, parameters=dict(parameters))
     frequencies, factor = _scaled(config, kind, layer_type)

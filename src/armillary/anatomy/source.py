@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from armillary.anatomy.adapter import Adapter, adapter_for, known_families
-from armillary.anatomy.checkpoint import Checkpoint, load_config
+from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
 from armillary.anatomy.description import Anatomy, Layer
 from armillary.anatomy.weights import LayerWeights
 from armillary.errors import ArmillaryError
@@ -24,6 +24,7 @@ def describe(source: Any, *, trust_remote_code: bool = False) -> Anatomy:
     if isinstance(source, nn.Module):
         return _of_model(source)
     if isinstance(source, str | Path):
+        source = expanded(source)
         anatomy = _of_config(load_config(source, trust_remote_code=trust_remote_code))
         return _with_checkpoint(anatomy, Path(source)) if Path(source).is_dir() else anatomy
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
@@ -36,15 +37,24 @@ def describe(source: Any, *, trust_remote_code: bool = False) -> Anatomy:
 
 def _of_config(config: Any) -> Anatomy:
     adapter = adapter_for(config.model_type)
-    return _unknown(config) if adapter is None else adapter.describe(config)
+    if adapter is None:
+        return _unknown(config)
+    try:
+        return adapter.describe(config)
+    except ArmillaryError:
+        raise
+    except Exception as error:
+        raise ArmillaryError(
+            f"the configuration of this {config.model_type} model does not make sense ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _of_model(model: nn.Module) -> Anatomy:
-    config = config_of(model)
+    config = transformer_of(model).config
+    anatomy = _of_config(config)
     adapter = adapter_for(config.model_type)
     if adapter is None:
-        return _unknown(config)
-    anatomy = adapter.describe(config)
+        return anatomy
     root = blocks_name(model, adapter)
     parameters = dict(model.named_parameters(remove_duplicate=False))
 
@@ -60,6 +70,8 @@ def _with_checkpoint(anatomy: Anatomy, folder: Path) -> Anatomy:
     if adapter is None:
         return anatomy
     checkpoint = Checkpoint(folder)
+    if not anatomy.layers:
+        raise ArmillaryError(f"the configuration in {folder} has no layers")
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
     found = [name for name in checkpoint.names() if name == first or name.endswith("." + first)]
     if not found:
@@ -89,7 +101,11 @@ def _reader(
 
     def read_layer(layer: int) -> LayerWeights:
         here = anatomy.layers[layer]
-        return adapter.layer_weights(here, anatomy.d_model, partial(read_inside, _inside(adapter, here, root)))
+        once = cache(partial(read_inside, _inside(adapter, here, root)))  # a fused matrix serves q, k and v
+        try:
+            return adapter.layer_weights(here, anatomy.d_model, once)
+        except ArmillaryError as error:
+            raise ArmillaryError(f"in layer {layer} ({_inside(adapter, here, root)[:-1]}): {error}") from error
 
     return read_layer
 
@@ -99,12 +115,12 @@ def _inside(adapter: Adapter, layer: Layer, root: str) -> str:
     return f"{root}{layer.block.removeprefix(adapter.blocks)}."
 
 
-def config_of(model: nn.Module) -> Any:
-    """The model's configuration; a wrapper's is that of the first transformers model inside it."""
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "model_type"):
-            return config
+def transformer_of(model: Any) -> Any:
+    """The transformers model inside a wrapper: the first module with a configuration."""
+    if isinstance(model, nn.Module):
+        for module in model.modules():
+            if hasattr(getattr(module, "config", None), "model_type"):
+                return module
     raise ArmillaryError(
         f"{type(model).__name__} has no transformers configuration: Armillary reads transformers models"
     )
@@ -115,12 +131,14 @@ def blocks_name(model: nn.Module, adapter: Adapter) -> str:
     found = [
         name
         for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, nn.ModuleList) and (name == adapter.blocks or name.endswith("." + adapter.blocks))
+        if isinstance(module, nn.ModuleList)
+        and (name == adapter.blocks or name.endswith("." + adapter.blocks))
+        and any(part.endswith(adapter.attention) for part, _ in module.named_modules())
     ]
     if not found:
         raise ArmillaryError(
-            f"{type(model).__name__} has no list of blocks named {adapter.blocks!r}, where {adapter.family} models "
-            "keep their layers: register an adapter for it"
+            f"{type(model).__name__} has no list of blocks named {adapter.blocks!r} with attention at "
+            f"{adapter.attention!r}, where {adapter.family} models keep it: register an adapter for it"
         )
     return str(min(found, key=len))
 
@@ -128,19 +146,31 @@ def blocks_name(model: nn.Module, adapter: Adapter) -> str:
 def _unknown(config: Any) -> Anatomy:
     """What a configuration tells of a family that no adapter knows."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    try:
-        heads, d_model = int(text.num_attention_heads), int(text.hidden_size)
-        count = int(text.num_hidden_layers)
-    except (AttributeError, TypeError) as error:
+
+    def told(*names: str) -> int | None:
+        """The first of these settings that is a number."""
+        for name in names:
+            try:
+                value = getattr(text, name, None)
+            except Exception:  # some configurations refuse to give one value for all layers
+                value = None
+            if isinstance(value, int) and value > 0:
+                return value
+        return None
+
+    heads, d_model = told("num_attention_heads", "n_head", "encoder_attention_heads"), told("hidden_size", "d_model")
+    count = told("num_hidden_layers", "n_layer", "encoder_layers")
+    if heads is None or d_model is None or count is None:
         raise ArmillaryError(
-            f"the configuration of {config.model_type!r} does not say how many layers and heads the model has ({error})"
-        ) from error
+            f"the configuration of {config.model_type!r} does not say how many layers and heads the model has, and how "
+            "wide it is: register an adapter for its family"
+        )
     layer = Layer(
         index=0,
         block="",
         heads=heads,
-        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
-        head_width=int(getattr(text, "head_dim", None) or d_model // heads),
+        kv_heads=told("num_key_value_heads") or heads,
+        head_width=told("head_dim") or d_model // heads,
         scale=None,
         causal=None,
         position=None,
@@ -149,8 +179,8 @@ def _unknown(config: Any) -> Anatomy:
         family=config.model_type,
         d_model=d_model,
         layers=tuple(replace(layer, index=i) for i in range(count)),
-        vocabulary=int(getattr(text, "vocab_size", 0) or 0),
-        max_positions=getattr(text, "max_position_embeddings", None),
+        vocabulary=told("vocab_size") or 0,
+        max_positions=told("max_position_embeddings"),
         hard_limit=False,
         positions_added="unknown",
         norm="unknown",

@@ -41,6 +41,8 @@ def per_group(part: str, head: int, heads: int, kv_heads: int) -> int:
 
 def in_four_parts(part: str, head: int, heads: int, kv_heads: int) -> int:
     """One matrix in four parts, each with q, v and k of a quarter of the heads (CodeGen)."""
+    if heads % 4:
+        raise ArmillaryError(f"CodeGen keeps its heads in four parts, which {heads} heads cannot fill")
     quarter = heads // 4
     return (head // quarter) * 3 * quarter + "qvk".index(part) * quarter + head % quarter
 
@@ -74,17 +76,27 @@ class LayerWeights:
     relative_bias: Float[Tensor, "bucket head"] | None = None
 
     def not_finite(self) -> list[str]:
-        """The matrices that hold a NaN or an infinity, as 'W_q of head 3'."""
+        """What holds a NaN or an infinity, as 'W_q of head 3'."""
         found = []
         for part, what in (("q", "head"), ("k", "key head"), ("v", "key head"), ("o", "head")):
-            matrices: tuple[Tensor, ...] = getattr(self, part)
-            found += [f"W_{part} of {what} {a}" for a, w in enumerate(matrices) if not w.isfinite().all()]
-            biases: tuple[Tensor, ...] | Tensor | None = getattr(self, f"{part}_bias")
-            if isinstance(biases, tuple):
-                found += [f"b_{part} of {what} {a}" for a, b in enumerate(biases) if not b.isfinite().all()]
-            elif biases is not None and not biases.isfinite().all():
-                found.append(f"b_{part}")
+            for letter, values in (("W", getattr(self, part)), ("b", getattr(self, f"{part}_bias"))):
+                if isinstance(values, tuple):
+                    found += [f"{letter}_{part} of {what} {a}" for a, value in enumerate(values) if bad(value)]
+                elif values is not None and bad(values):
+                    found.append(f"{letter}_{part}")
+        for name, norm in (("q", self.q_norm), ("k", self.k_norm)):
+            if norm is not None:
+                found += [f"the {name} norm of head {a}" for a, weight in enumerate(norm.weight) if bad(weight)]
+        if self.sinks is not None and bad(self.sinks):
+            found += [f"the sink of head {a}" for a, sink in enumerate(self.sinks) if bad(sink)]
+        if self.relative_bias is not None and bad(self.relative_bias):
+            found.append("the relative bias")
         return found
+
+
+def bad(tensor: Tensor) -> bool:
+    """Whether a tensor holds a NaN or an infinity; one without numbers (on the meta device) does not."""
+    return not tensor.is_meta and not bool(tensor.isfinite().all())
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,8 @@ def head_matrices(
     weight, bias = stored(read, f"{at.name}.weight"), read(f"{at.name}.bias")
     starts = [at.rows(part, a, heads, kv_heads) * e for a in range(heads if part == "q" else kv_heads)]
     out_axis = 1 if at.transposed else 0
-    check_shape(f"{at.name}.weight", weight, 1 - out_axis, d, out_axis, max(starts) + e)
+    runs = len(starts) if at.rows is separate else heads + 2 * kv_heads
+    check_shape(f"{at.name}.weight", weight, 1 - out_axis, d, out_axis, runs * e)
     views = (weight.narrow(out_axis, start, e) for start in starts)
     matrices = tuple(view if at.transposed else view.T for view in views)
     return matrices, None if bias is None else tuple(bias.narrow(0, start, e) for start in starts)
@@ -154,10 +167,10 @@ def stored(read: Read, name: str) -> Tensor:
 
 def check_shape(name: str, weight: Tensor, d_axis: int, d: int, out_axis: int, outputs: int) -> None:
     """Raise where a stored matrix is not as large as the configuration says."""
-    if weight.dim() != 2 or weight.shape[d_axis] != d or weight.shape[out_axis] < outputs:
+    if weight.dim() != 2 or weight.shape[d_axis] != d or weight.shape[out_axis] != outputs:
         raise ArmillaryError(
             f"{name} has shape {tuple(weight.shape)}, but the configuration asks for {d} on axis {d_axis} "
-            f"and {outputs} or more on axis {out_axis}: weights and config.json do not belong together"
+            f"and {outputs} on axis {out_axis}: weights and config.json do not belong together"
         )
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from armillary.streams.stream import State, wide
-from armillary.view import AttentionView, soft_capped
+from armillary.view import AttentionView, grouped_products, soft_capped
 
 CELLS = 128
 """The mean logit matrix is kept on a grid of at most this many cells a side (exact up to as many positions)."""
@@ -45,10 +45,12 @@ class AttentionStatistics:
         return state
 
     def _measure_rows(self, view: AttentionView, rows: slice) -> State:
-        seen = view.visible(rows)
-        logits = wide_logits(view, rows)
-        query = torch.arange(view.queries, device=logits.device)[rows]
-        state = row_statistics(view, logits, seen, query)
+        products = wide_products(view, rows)
+        bias = 0.0 if view.bias is None else wide(view.bias if view.bias.shape[-2] == 1 else view.bias[..., rows, :])
+        seen = view.visible(rows).expand(products.shape[0], -1, -1, -1)
+        query = torch.arange(view.queries, device=products.device)[rows]
+        state = row_statistics(view, soft_capped(products, view.softcap) + bias, seen, query)
+        logits = products + bias
         kept = seen.clone()
         kept[..., : self.skip] = False
         state.update(logit_moments(logits, kept))
@@ -119,25 +121,22 @@ class _Softmax:
     entropy: Float[Tensor, "batch head row"]
 
 
-def wide_logits(view: AttentionView, rows: slice) -> Float[Tensor, "batch head row key"]:
-    """The view's logits of these rows, computed in float64."""
-    bias = None if view.bias is None else wide(view.bias)
-    exact = AttentionView(wide(view.q), wide(view.k), view.v, view.scale, bias=bias)
-    return exact.logits(rows)
+def wide_products(view: AttentionView, rows: slice) -> Float[Tensor, "batch head row key"]:
+    """scale * q.k of these rows, computed in float64."""
+    return grouped_products(wide(view.q[:, :, rows]), wide(view.k)) * view.scale
 
 
 def softmax(
     view: AttentionView, logits: Float[Tensor, "batch head row key"], seen: Bool[Tensor, "batch #head row key"]
 ) -> _Softmax:
-    """Probabilities and entropy; entropy is the log normaliser minus the mean logit."""
-    capped = soft_capped(logits, view.softcap)
-    shown = capped.masked_fill(~seen, -torch.inf)
+    """Probabilities and entropy of capped logits; entropy is the log normaliser minus the mean logit."""
+    shown = logits.masked_fill(~seen, -torch.inf)
     log_sum = shown.logsumexp(-1)
     sink_logit = None if view.sinks is None else wide(view.sinks)[None, :, None].expand_as(log_sum)
     if sink_logit is not None:
         log_sum = torch.logaddexp(log_sum, sink_logit)
     attention = (shown - log_sum[..., None]).exp()
-    mean_logit = (attention * capped.masked_fill(~seen, 0.0)).sum(-1)
+    mean_logit = (attention * logits.masked_fill(~seen, 0.0)).sum(-1)
     sink = torch.zeros_like(log_sum)
     if sink_logit is not None:
         sink = (sink_logit - log_sum).exp()

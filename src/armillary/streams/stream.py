@@ -6,8 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from armillary.errors import ArmillaryError
-
 State = dict[str, Tensor]
 """Float64 (or whole) numbers that sum up all the batches seen so far; memory does not depend on how many."""
 
@@ -48,12 +46,19 @@ class Stream:
         before = self.states.get(layer)
         self.states[layer] = state if before is None else self.statistic.combine(before, state)
 
-    def finish(self) -> dict[str, Tensor]:
-        """Each result with a leading layer axis."""
-        if sorted(self.states) != list(range(len(self.states))):
-            raise ArmillaryError(f"layers {sorted(self.states)} were seen, not all of them: the scan is incomplete")
-        results = [self.statistic.finish(self.states[layer]) for layer in range(len(self.states))]
-        return {name: torch.stack([result[name] for result in results]) for name in (results[0] if results else {})}
+    def finish(self, layers: int | None = None) -> dict[str, Tensor]:
+        """Each result with a leading axis of so many layers (all that were seen, if not said).
+
+        A layer that was never seen (one without attention, in a mixed model) is missing: NaN.
+        """
+        if not self.states:
+            return {}
+        results = {layer: self.statistic.finish(state) for layer, state in self.states.items()}
+        count = max(results) + 1 if layers is None else layers
+        first = next(iter(results.values()))
+        missing = {name: torch.full_like(tensor, torch.nan) for name, tensor in first.items()}
+        rows = [results.get(layer, missing) for layer in range(count)]
+        return {name: torch.stack([row[name] for row in rows]) for name in first}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The states as named tensors, for writing to a file."""

@@ -6,6 +6,7 @@ from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
 from armillary.anatomy.description import Rotary
 from armillary.anatomy.rotary import rotary_from
 from armillary.anatomy.weights import Projection, stacked
+from armillary.errors import ArmillaryError
 
 BERT = Adapter(
     family="bert",
@@ -18,7 +19,7 @@ BERT = Adapter(
     norm="layer",
     norm_place=lambda config: "after",
     causal=lambda config: bool(config.is_decoder),
-    positions_added="learned",
+    positions_added=lambda config: "learned",
     hard_limit=True,
     understands=frozenset({"position_embedding_type"}),
     allowed={"position_embedding_type": (None, "absolute")},
@@ -28,6 +29,8 @@ register(BERT)
 
 def roberta_positions(config: Config) -> int:
     """RoBERTa counts positions from the padding index + 1, so that many of its positions are never used."""
+    if config.pad_token_id is None:
+        raise ArmillaryError("the configuration has no pad_token_id, from which RoBERTa counts its positions")
     return int(config.max_position_embeddings) - int(config.pad_token_id) - 1
 
 
@@ -44,6 +47,7 @@ register(
         v=Projection("attention.v_lin"),
         o=Projection("attention.out_lin"),
         causal=lambda config: False,
+        positions_added=lambda config: "sinusoidal" if config.sinusoidal_pos_embds else "learned",
         understands=BERT.understands | {"sinusoidal_pos_embds"},
     )
 )

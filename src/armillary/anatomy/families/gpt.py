@@ -39,7 +39,7 @@ register(
         o=Projection("attn.c_proj", transposed=True),
         norm="layer",
         scale=gpt2_scale,
-        positions_added="learned",
+        positions_added=lambda config: "learned",
         hard_limit=True,
         understands=frozenset({"scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"}),
         # eager attention with reorder_and_upcast_attn does not ask the interface
@@ -60,7 +60,7 @@ register(
         o=Projection("self_attn.out_proj"),
         norm="layer",
         norm_place=lambda config: "before" if config.do_layer_norm_before else "after",
-        positions_added="learned",
+        positions_added=lambda config: "learned",
         hard_limit=True,
     )
 )
@@ -69,6 +69,11 @@ register(
 
 
 def gpt_neo_window(config: Config, layer: int) -> int | None:
+    if config.attention_layers[layer] not in ("global", "local"):
+        raise ArmillaryError(
+            f"the configuration gives layer {layer} the type {config.attention_layers[layer]!r}; "
+            "known are global and local"
+        )
     return int(config.window_size) if config.attention_layers[layer] == "local" else None
 
 
@@ -91,7 +96,7 @@ register(
         o=Projection("attn.attention.out_proj"),
         norm="layer",
         scale=lambda config, layer: 1.0,
-        positions_added="learned",
+        positions_added=lambda config: "learned",
         hard_limit=True,
         window=gpt_neo_window,
         understands=frozenset({"attention_types", "attention_layers", "window_size"}),
@@ -138,8 +143,8 @@ register(replace(GPTJ, family="codegen", q=CODEGEN_FUSED, k=CODEGEN_FUSED, v=COD
 # GPT-NeoX -------------------------------------------------------------------------------------------------------
 
 
-def half_rotary(config: Config, layer: int) -> Rotary | None:
-    return rotary_from(config, layer, head_width=head_width_of(config))
+def neox_rotary(config: Config, layer: int) -> Rotary | None:
+    return rotary_from(config, layer, head_width=head_width_of(config), partial=True)
 
 
 NEOX_FUSED = Projection("attention.query_key_value", rows=per_head)
@@ -153,7 +158,7 @@ register(
         v=NEOX_FUSED,
         o=Projection("attention.dense"),
         norm="layer",
-        position=half_rotary,
+        position=neox_rotary,
         understands=frozenset({"rotary_pct", "rotary_emb_base", "partial_rotary_factor"}),
     )
 )
@@ -193,16 +198,22 @@ def mpt_scale(config: Config, layer: int) -> float:
     return float(config.attn_config.softmax_scale or head_width_of(config) ** -0.5)
 
 
-def mpt_position(config: Config, layer: int) -> Alibi | None:
-    for key, expected in (("attn_type", "multihead_attention"), ("qk_ln", False), ("prefix_lm", False)):
+def mpt_position(config: Config, layer: int) -> Alibi:
+    """transformers computes MPT in one way, whatever attn_config says."""
+    computed = {
+        "attn_type": "multihead_attention",
+        "qk_ln": False,
+        "prefix_lm": False,
+        "alibi": True,
+        "alibi_bias_max": 8,
+    }
+    for key, expected in computed.items():
         value = getattr(config.attn_config, key, expected)
         if value != expected:
             raise ArmillaryError(
                 f"the configuration has attn_config.{key}={value!r}, which the mpt adapter does not understand "
                 f"(expected {expected!r})"
             )
-    if not config.attn_config.alibi:
-        return None
     return Alibi(alibi_slopes_mpt(config.num_attention_heads, float(config.attn_config.alibi_bias_max)))
 
 
@@ -231,6 +242,7 @@ register(
         position=mpt_position,
         clip_qkv=lambda config: float(config.attn_config.clip_qkv) if config.attn_config.clip_qkv else None,
         max_positions=lambda config: int(config.max_seq_len),
+        hard_limit=True,
         understands=frozenset({"attn_config"}),
         watch=watch_projection("Wqkv", "out_proj", read_mpt),
     )
@@ -250,7 +262,7 @@ def falcon_position(config: Config, layer: int) -> Alibi | Rotary | None:
     if config.alibi:
         slopes = alibi_slopes(config.num_attention_heads)
         return Alibi(tuple(slope * head_width_of(config) ** -0.5 for slope in slopes))
-    return half_rotary(config, layer)
+    return rotary_from(config, layer, head_width=head_width_of(config))
 
 
 def read_falcon(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:

@@ -13,6 +13,10 @@ def rotary(config: Config, layer: int) -> Rotary | None:
     return rotary_from(config, layer, head_width=head_width_of(config))
 
 
+def partial_rotary(config: Config, layer: int) -> Rotary | None:
+    return rotary_from(config, layer, head_width=head_width_of(config), partial=True)
+
+
 def window_everywhere(config: Config, layer: int) -> int | None:
     return getattr(config, "sliding_window", None)
 
@@ -24,6 +28,8 @@ def window_by_type(config: Config, layer: int) -> int | None:
         raise ArmillaryError(
             f"the configuration gives layer {layer} the type {kind!r}; known are full_attention and sliding_attention"
         )
+    if kind == "sliding_attention" and config.sliding_window is None:
+        raise ArmillaryError(f"the configuration gives layer {layer} a sliding window, but sliding_window is null")
     return int(config.sliding_window) if kind == "sliding_attention" else None
 
 
@@ -48,7 +54,7 @@ MISTRAL = replace(
     LLAMA,
     family="mistral",
     window=window_everywhere,
-    understands=frozenset({"sliding_window", "layer_types"}),
+    understands=frozenset({"sliding_window"}),
 )
 register(MISTRAL)
 
@@ -71,8 +77,8 @@ register(
 GEMMA = replace(
     LLAMA,
     family="gemma",
-    causal=lambda config: not getattr(config, "use_bidirectional_attention", False),
     understands=frozenset({"use_bidirectional_attention"}),
+    allowed={"use_bidirectional_attention": (None, False)},  # the model's code follows it only in part
 )
 register(GEMMA)
 
@@ -91,6 +97,7 @@ register(
     replace(
         GEMMA2,
         family="gemma3_text",
+        causal=lambda config: not config.use_bidirectional_attention,
         softcap=lambda config, layer: None,  # in the configuration, but the model's code never applies it
         qk_norm=lambda config: QKNorm("rms", "head", config.rms_norm_eps, offset=1.0),
         q_norm="self_attn.q_norm",
@@ -125,6 +132,7 @@ register(
     replace(
         MISTRAL,
         family="phi3",
+        position=partial_rotary,
         q=PHI3_FUSED,
         k=PHI3_FUSED,
         v=PHI3_FUSED,
@@ -136,6 +144,7 @@ register(
     replace(
         LLAMA,
         family="phi",
+        position=partial_rotary,
         o=Projection("self_attn.dense"),
         norm="layer",
         qk_norm=lambda config: QKNorm("layer", "head", config.layer_norm_eps) if config.qk_layernorm else None,
@@ -149,6 +158,7 @@ register(
     replace(
         LLAMA,
         family="stablelm",
+        position=partial_rotary,
         norm="layer",
         qk_norm=lambda config: QKNorm("layer", "head", config.layer_norm_eps) if config.qk_layernorm else None,
         q_norm="self_attn.q_layernorm.norms.{head}",
