@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import armillary as arm
+from armillary.anatomy.checkpoint import hub_reachable
 from armillary.anatomy.samples import SMALL, sample_config, sample_model
 from armillary.models import not_finite_weights
 
@@ -249,7 +250,7 @@ def test_an_unknown_family_is_checked_too(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_choices(folder: Path) -> None:
-    with pytest.raises(Exception, match="'refuse' or 'allow'"):  # the types are checked first in these tests
+    with pytest.raises(Exception, match=r"'refuse'.*'allow'"):  # the types are checked first in these tests
         arm.load(folder, not_finite="ignore")
     with pytest.raises(arm.ArmillaryError, match="no model was given"):
         arm.describe("")
@@ -262,6 +263,15 @@ def test_a_path_is_printed_as_it_is(tmp_path: Path) -> None:
     odd = tmp_path / "w[red]x[/bold]"
     sample_model("llama").save_pretrained(odd)
     assert "w[red]x[/bold]" in run("inspect", odd).stdout
+
+
+def test_a_name_that_is_nothing_is_told_at_once() -> None:
+    """Neither a folder nor, on a machine that cannot reach the hub or can, a model there."""
+    ran = run("inspect", "nobody-at-all/no-such-model-7")
+    assert ran.returncode == 2
+    assert "neither a folder here nor a model" in ran.stderr
+    if not hub_reachable():
+        assert len(ran.stderr.splitlines()) == 1
 
 
 def test_a_gguf_file_needs_no_configuration(tmp_path: Path) -> None:

@@ -99,6 +99,26 @@ class TestNumbers:
         assert atlas.heads["entropy"].notna().all()
         assert atlas.layers["mean_norm"].notna().all()
 
+    def test_a_model_whose_blocks_cannot_be_found_still_scans(self) -> None:
+        from transformers import AutoConfig, AutoModel
+
+        config = AutoConfig.for_model(
+            "bart", vocab_size=99, d_model=48, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
+        )  # fmt: skip
+        model = AutoModel.from_config(config)
+
+        class NotAList(torch.nn.Module):
+            def __iter__(self) -> Any:
+                return iter(self._modules.values())
+
+        layers, model.encoder.layers = model.encoder.layers, NotAList()
+        for i, layer in enumerate(layers):
+            model.encoder.layers.add_module(str(i), layer)
+        atlas = arm.scan(model, TOKENS)
+        assert atlas.heads["entropy"].notna().all()
+        assert atlas.layers["mean_norm"].isna().all()
+
     def test_only_what_was_asked_for_is_kept(self) -> None:
         atlas = arm.scan(sample_model("llama"), TOKENS, streams=("attention",))
         assert set(atlas.tree.children) == {"attention", "corpus", "tables"}

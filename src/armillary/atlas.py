@@ -46,11 +46,15 @@ class Atlas:
         """Where the numbers come from: model, weights, corpus, settings, versions, time."""
         return json.loads((self.path / "zarr.json").read_text(encoding="utf-8"))["attributes"]  # type: ignore[no-any-return]
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a group."""
+        return (self.path / name / "zarr.json").is_file()
+
     def group(self, name: str) -> "xr.Dataset":
         """The arrays of one group; which streams are there depends on what the scan was asked to keep."""
         import xarray as xr
 
-        if not (self.path / name / "zarr.json").is_file():
+        if not self.has(name):
             raise ArmillaryError(
                 f"this atlas has no {name!r}: it was scanned with --streams {','.join(self.settings['streams'])}"
             )

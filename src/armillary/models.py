@@ -71,10 +71,13 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(expanded(source)), trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(str(expanded(source)), trust_remote_code=trust_remote_code)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error
+    if not tokenizer("a b", add_special_tokens=False)["input_ids"]:  # transformers makes an empty one out of nothing
+        raise ArmillaryError(f"{source} has no tokenizer: text needs one; tokens or builtin:random do not")
+    return tokenizer
 
 
 def refuse_not_finite(source: nn.Module | str | Path) -> None:

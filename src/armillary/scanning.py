@@ -20,7 +20,7 @@ from armillary.collector import DEFAULT_STREAMS, Collector, NotFinite, Wanted, n
 from armillary.corpus import Blocks, Bos, read_blocks, token_blocks
 from armillary.errors import ArmillaryError
 from armillary.files import write_problem
-from armillary.layout import entry
+from armillary.layout import entry, find_stack
 from armillary.models import fingerprint, load, load_tokenizer
 from armillary.shards import MERGE_EVERY, ScanFolder, Shard, plan
 from armillary.tap import Tap
@@ -134,7 +134,7 @@ class Run:
             merged = new_streams(self.settings.wanted(), self.anatomy)
             done = place.merged(merged)
             self.progress.begin(len(shards), done, self.blocks.tokens.size)
-            for note in self.blocks.notes:
+            for note in (*self.blocks.notes, *([self.anatomy.missing] if self.anatomy.missing else [])):
                 self.progress.note(note)
             for shard in shards[done:]:
                 streams = self._shard(place, shard)
@@ -181,7 +181,8 @@ class Run:
         part = entry(self.model)
         options = {"use_cache": False} if "use_cache" in inspect.signature(part.forward).parameters else {}
         device = next(self.model.parameters()).device
-        with Tap(self.model, collector.on_attention, collector.on_residual):
+        follows = bool(find_stack(self.model, self.anatomy).blocks)
+        with Tap(self.model, collector.on_attention, collector.on_residual if follows else None):
             for start in range(0, len(kept), self.settings.batch):
                 batch = kept[start : start + self.settings.batch]
                 ids = torch.from_numpy(self.blocks.tokens[batch]).to(device)

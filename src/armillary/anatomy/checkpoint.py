@@ -1,9 +1,12 @@
 """A model folder on disk: its configuration, and its safetensors read one tensor at a time."""
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -28,10 +31,25 @@ def load_config(source: str | Path, *, trust_remote_code: bool = False, **option
         raise ArmillaryError(f"{source} is a file: give the model's folder (the one with config.json) or a hub id")
     elif looks_like_path(source):
         raise ArmillaryError(f"there is no folder {source}: give a model folder that exists or a hub id")
+    if not folder.is_dir() and not hub_reachable():
+        options = {"local_files_only": True, **options}  # what was fetched before may do; asking again would take long
     try:
         return AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         raise ArmillaryError(_config_problem(source, error)) from error
+
+
+def hub_reachable() -> bool:
+    """Whether the hub's name can be looked up; with a proxy, which looks it up by itself, it is taken to be."""
+    from huggingface_hub.constants import ENDPOINT
+
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    try:
+        socket.getaddrinfo(urlsplit(ENDPOINT).hostname, None)
+    except OSError:
+        return False
+    return True
 
 
 def expanded(source: str | Path) -> str | Path:

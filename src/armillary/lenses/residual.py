@@ -14,7 +14,7 @@ def layer_columns(atlas: "Atlas") -> pd.DataFrame:
     skip = atlas.settings["skip"]
     layers = len(atlas.attrs["anatomy"]["layers"]) + 1
     table = pd.DataFrame({"layer": np.arange(layers)})
-    if "positions" not in atlas.settings["streams"]:
+    if not atlas.has("residual") or "positions" not in atlas.settings["streams"]:
         return table
     norm = atlas.group("residual")["position_norm"].to_numpy()
     return table.assign(mean_norm=norm[:, skip:].mean(1), first_norm=norm[:, 0])
