@@ -181,7 +181,7 @@ def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
     groups: dict[str, Arrays] = {}
     for name, stream in streams.items():
         group, _, kind = name.partition(".")
-        prefix = "" if kind in ("head", "chunk") else f"{kind}_"
+        prefix = "" if kind in ("head", "chunk", "share") else f"{kind}_"
         for result, tensor in stream.finish(layers + 1 if group == "residual" else layers).items():
             dims = ("layer", *stream.statistic.dims[result])
             label = result if result.startswith(kind) else f"{prefix}{result}"

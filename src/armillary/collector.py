@@ -8,6 +8,7 @@ from torch import Tensor
 from armillary.anatomy.description import Anatomy, Rotary
 from armillary.errors import ArmillaryError
 from armillary.streams import AttentionStatistics, ChunkNorms, Covariance, LaggedCovariance, PositionMoments, Stream
+from armillary.streams.constituents import ConstituentShares, Means
 from armillary.streams.stream import wide
 from armillary.view import AttentionView
 
@@ -16,9 +17,10 @@ STREAMS = {
     "attention": "entropy, masses, distances and logits of every head",
     "chunks": "lengths of the rotary chunks of q, k and v",
     "covariance": "covariance of the residual stream and the attention input (width x width for every layer)",
+    "constituents": "shares of position and content in every head's logits (a second pass over a sample of the blocks)",
     "lags": "covariance of tokens 1, 2, 4, ... apart (width x width for every layer and lag)",
 }
-DEFAULT_STREAMS = ("positions", "attention", "chunks", "covariance")
+DEFAULT_STREAMS = ("positions", "attention", "chunks", "covariance", "constituents")
 
 
 class NotFinite(Exception):
@@ -46,6 +48,8 @@ class Wanted:
         unknown = [name for name in self.streams if name not in STREAMS]
         if unknown:
             raise ArmillaryError(f"there is no stream {unknown[0]!r}: there are {', '.join(STREAMS)}")
+        if "constituents" in self.streams and "positions" not in self.streams:
+            raise ArmillaryError("constituents need the means by position: --streams positions,constituents,...")
         if not 0 <= self.skip < self.length - 1:
             raise ArmillaryError(
                 f"--skip {self.skip} leaves nothing of blocks of {self.length}: it must be 0 to {self.length - 2}"
@@ -118,6 +122,17 @@ def new_streams(wanted: Wanted, anatomy: Anatomy) -> dict[str, Stream]:
     if "chunks" in wanted.streams and rotary is not None:
         streams["rotary.chunk"] = Stream(ChunkNorms(rotary, wanted.skip))
     return streams
+
+
+def has_constituents(wanted: Wanted, anatomy: Anatomy) -> bool:
+    """Whether shares were asked for and can be had: an adapter must know the weights, and q and k must be sums."""
+    return "constituents" in wanted.streams and not anatomy.missing and anatomy.layers[0].clip_qkv is None
+
+
+def constituent_stream(wanted: Wanted, anatomy: Anatomy, first: dict[str, Stream]) -> Stream:
+    """The stream of the second pass, given the merged streams of the first."""
+    means = Means(first["input.position"].finish()["mean"].cpu(), wanted.skip)
+    return Stream(ConstituentShares(anatomy, means, wanted.skip))
 
 
 def refuse_not_finite(tensor: Tensor, layer: int) -> None:

@@ -16,13 +16,22 @@ from torch import Tensor, nn
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.source import describe
 from armillary.atlas import Atlas, open_atlas, write_atlas
-from armillary.collector import DEFAULT_STREAMS, Collector, NotFinite, Wanted, new_streams
+from armillary.collector import (
+    DEFAULT_STREAMS,
+    Collector,
+    NotFinite,
+    Wanted,
+    constituent_stream,
+    has_constituents,
+    new_streams,
+)
 from armillary.corpus import Blocks, Bos, read_blocks, token_blocks
 from armillary.errors import ArmillaryError
 from armillary.files import write_problem
 from armillary.layout import entry, find_stack
 from armillary.models import fingerprint, load, load_tokenizer
 from armillary.shards import MERGE_EVERY, ScanFolder, Shard, plan
+from armillary.streams import Stream
 from armillary.tap import Tap
 from armillary.verified import versions
 
@@ -44,9 +53,10 @@ class ScanSettings:
     by_document: bool = False
     streams: tuple[str, ...] = DEFAULT_STREAMS
     when_nan: WhenNaN = "stop"
+    second_pass: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("sequences", "batch", "shard"):
+        for name in ("sequences", "batch", "shard", "second_pass"):
             if getattr(self, name) < 1:
                 raise ArmillaryError(f"--{name} {getattr(self, name)} makes no scan: it must be 1 or more")
         self.wanted()
@@ -143,10 +153,32 @@ class Run:
                 self.progress.shard_done(shard)
                 if (shard.index + 1) % MERGE_EVERY == 0:
                     place.write_merged(shard.index + 1, merged)
+            if has_constituents(self.settings.wanted(), self.anatomy):
+                place.write_merged(len(shards), merged)
+                merged["constituents.share"] = self._second_pass(place, shards, merged)
             try:
                 write_atlas(place, shards, merged, self.anatomy, self.blocks, description, versions())
             except OSError as error:
                 raise ArmillaryError(write_problem(place.atlas, error)) from error
+
+    def _second_pass(self, place: ScanFolder, shards: list[Shard], first: dict[str, Stream]) -> Stream:
+        """Shares of the constituents on the first `second_pass` blocks, now that the means are known."""
+        skipped = {int(block) for series in place.series(shards) for block in series["skipped"]}
+        blocks = [block for block in range(len(self.blocks.tokens)) if block not in skipped][
+            : self.settings.second_pass
+        ]
+        whole = constituent_stream(self.settings.wanted(), self.anatomy, first)
+        parts = plan(len(blocks), self.settings.shard)
+        self.progress.begin(len(parts), 0, len(blocks) * self.settings.length)
+        for part in parts:
+            streams = {"constituents.share": Stream(whole.statistic)}
+            if not place.has_second(part, streams):
+                receive = streams["constituents.share"]
+                with Tap(self.model, lambda view, receive=receive: receive.update(view.layer, view)):  # type: ignore[misc]
+                    self._run(blocks[part.first : part.last])
+                place.write_second(part, streams)
+            whole.merge(streams["constituents.share"])
+        return whole
 
     def _shard(self, place: ScanFolder, shard: Shard) -> Any:
         """The shard's streams: read where they are finished, computed and kept where not."""
@@ -170,7 +202,6 @@ class Run:
         place.write_shard(shard, collector.streams, collector.series(), sorted(skipped))
         return collector.streams
 
-    @torch.no_grad()
     def _compute(self, shard: Shard, skipped: list[int]) -> Collector:
         collector = Collector(self.settings.wanted(), self.anatomy)
         kept = [block for block in range(shard.first, shard.last) if block not in skipped]
@@ -178,20 +209,25 @@ class Run:
             raise ArmillaryError(
                 f"all blocks of {shard.first} to {shard.last - 1} give NaN: this model cannot be scanned"
             )
+        follows = bool(find_stack(self.model, self.anatomy).blocks)
+        with Tap(self.model, collector.on_attention, collector.on_residual if follows else None):
+            self._run(kept)
+        return collector
+
+    @torch.no_grad()
+    def _run(self, blocks: list[int]) -> None:
+        """Blocks through the model, a batch at a time."""
         part = entry(self.model)
         options = {"use_cache": False} if "use_cache" in inspect.signature(part.forward).parameters else {}
         device = next(self.model.parameters()).device
-        follows = bool(find_stack(self.model, self.anatomy).blocks)
-        with Tap(self.model, collector.on_attention, collector.on_residual if follows else None):
-            for start in range(0, len(kept), self.settings.batch):
-                batch = kept[start : start + self.settings.batch]
-                ids = torch.from_numpy(self.blocks.tokens[batch]).to(device)
-                try:
-                    part(input_ids=ids, **options)
-                except NotFinite as found:
-                    raise BadBlocks(found.place, [batch[row] for row in found.rows]) from found
-                self.progress.batch_done(ids.numel())
-        return collector
+        for start in range(0, len(blocks), self.settings.batch):
+            batch = blocks[start : start + self.settings.batch]
+            ids = torch.from_numpy(self.blocks.tokens[batch]).to(device)
+            try:
+                part(input_ids=ids, **options)
+            except NotFinite as found:
+                raise BadBlocks(found.place, [batch[row] for row in found.rows]) from found
+            self.progress.batch_done(ids.numel())
 
     def description(self) -> dict[str, Any]:
         """What the numbers depend on; a resumed scan must agree with it."""

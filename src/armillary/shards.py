@@ -125,6 +125,17 @@ class ScanFolder:
         from_tensors(streams, parse(data))
         return True
 
+    def write_second(self, shard: Shard, streams: dict[str, Stream]) -> None:
+        """Keep a finished shard of the second pass."""
+        write_with_checksum(self._path("second", shard.index), pack(to_tensors(streams)))
+
+    def has_second(self, shard: Shard, streams: dict[str, Stream]) -> bool:
+        """Whether that shard of the second pass is finished; if so its streams are put into `streams`."""
+        data = read_checked(self._path("second", shard.index))
+        if data is not None:
+            from_tensors(streams, parse(data))
+        return data is not None
+
     def merged(self, streams: dict[str, Stream]) -> int:
         """Put the merged streams of the first shards into `streams`; returns how many shards they hold."""
         for path in sorted(self.work.glob("merged-?????"), reverse=True):

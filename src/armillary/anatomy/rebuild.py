@@ -87,6 +87,52 @@ def rotate(
     return torch.cat([pairs.flatten(-2), still], -1)
 
 
+def parts_of_queries_and_keys(
+    layer: Layer,
+    weights: LayerWeights,
+    parts: tuple[Float[Tensor, "_ _ d"], ...],
+    positions: Int[Tensor, "token"],
+) -> tuple[list[Float[Tensor, "batch head token e"]], list[Float[Tensor, "batch kv_head token e"]]]:
+    """q and k of every part of x, x = sum of the parts: they sum to q and k of x, exactly.
+
+    Biases belong to the first part. A q/k norm divides each part by the token's own norm, that of the whole.
+    """
+    if layer.clip_qkv is not None:
+        raise ArmillaryError("this model clips q, k and v, so they are no sum of parts: it has no constituents")
+    batch = max(len(part) for part in parts)
+    found = []
+    for matrices, biases, norm in (
+        (weights.q, weights.q_bias, weights.q_norm),
+        (weights.k, weights.k_bias, weights.k_norm),
+    ):
+        raw = [project(part, matrices, biases if i == 0 else None) for i, part in enumerate(parts)]
+        raw = [part.expand(batch, -1, len(positions), -1) for part in raw]
+        if layer.qk_norm is not None:
+            assert norm is not None
+            raw = normalised_parts(layer.qk_norm, norm, raw)
+        if isinstance(layer.position, Rotary):
+            rotary = layer.position.at(int(positions.max()) + 1)
+            raw = [rotate(rotary, part, positions) for part in raw]
+        found.append(raw)
+    return found[0], found[1]
+
+
+def normalised_parts(
+    norm: QKNorm, weights: NormWeights, parts: list[Float[Tensor, "batch head token e"]]
+) -> list[Float[Tensor, "batch head token e"]]:
+    """The q/k norm of a sum, part by part: linear, once the norm of the whole is known; its bias goes to the first."""
+    over = (-1,) if norm.over == "head" else (1, 3)
+    if norm.kind == "layer":
+        parts = [part - part.mean(over, keepdim=True) for part in parts]
+    whole = torch.stack(parts).sum(0)
+    factor = torch.rsqrt(whole.square().mean(over, keepdim=True) + norm.eps)
+    gain = (stack(weights.weight).to(whole.dtype) + norm.offset)[:, None, :]
+    parts = [part * factor * gain for part in parts]
+    if weights.bias is not None:
+        parts[0] = parts[0] + stack(weights.bias).to(whole.dtype)[:, None, :]
+    return parts
+
+
 def position_bias(
     layer: Layer, weights: LayerWeights, positions: Int[Tensor, "*texts token"]
 ) -> Float[Tensor, "*texts head token token"] | None:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from armillary.lenses import constituents as constituents_lens
 from armillary.lenses import heads as heads_lens
-from armillary.lenses import residual as residual_lens
+from armillary.lenses import positional as positional_lens
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -32,12 +33,13 @@ WHOLE = {"layer", "head", "kv_head", "screenot_rank"}
 
 def layer_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every point of the residual stream."""
-    return _in_order(residual_lens.layer_columns(atlas), LAYER_COLUMNS)
+    return _in_order(positional_lens.layer_columns(atlas), LAYER_COLUMNS)
 
 
 def head_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head."""
-    return _in_order(heads_lens.head_columns(atlas), HEAD_COLUMNS)
+    found = pd.concat([heads_lens.head_columns(atlas), constituents_lens.head_columns(atlas)], axis=1)
+    return _in_order(found, HEAD_COLUMNS)
 
 
 def _in_order(found: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:

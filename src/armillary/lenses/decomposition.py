@@ -1,0 +1,48 @@
+"""h = mu + pos_t + ctx_c + resid_ct: the two-way decomposition of hidden states, from the scan's means."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from armillary.errors import ArmillaryError
+
+if TYPE_CHECKING:
+    from armillary.atlas import Atlas
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The parts of one layer's vectors, over the kept positions; pos sums to zero over t, ctx over c.
+
+    total is the sum of |h - mu|^2 over all sequences and kept positions.
+    """
+
+    mu: Float[np.ndarray, "d"]
+    pos: Float[np.ndarray, "t d"]
+    ctx: Float[np.ndarray, "c d"]
+    total: float
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Shares of the total sum of squares that pos, ctx and resid have; they add to 1."""
+        positions, sequences = len(self.pos), len(self.ctx)
+        if self.total == 0:
+            return (np.nan, np.nan, np.nan)
+        pos = sequences * np.square(self.pos).sum() / self.total
+        ctx = positions * np.square(self.ctx).sum() / self.total
+        return float(pos), float(ctx), float(1 - pos - ctx)
+
+
+def decompose(atlas: "Atlas", layer: int, group: str = "residual") -> Decomposition:
+    """The parts of the residual stream (or of the attention input, group 'input') at a layer."""
+    if "positions" not in atlas.settings["streams"]:
+        raise ArmillaryError("this atlas was scanned without means by position: scan with --streams positions,...")
+    found, skip = atlas.group(group).isel(layer=layer), atlas.settings["skip"]
+    mean = found["position_mean"].to_numpy()[skip:]
+    mu = mean.mean(0)
+    pos = mean - mu
+    ctx = found["sequence_mean"].to_numpy() - mu
+    total = found["position_scatter"].to_numpy()[skip:].sum() + len(ctx) * np.square(pos).sum()
+    return Decomposition(mu, pos, ctx, float(total))

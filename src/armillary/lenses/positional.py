@@ -1,0 +1,156 @@
+"""The positional basis of every layer: how large, how low-ranked, how smooth, how far from the contexts."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from armillary.lenses.decomposition import Decomposition, decompose
+from armillary.theory.smoothness import (
+    centred,
+    dct_energy,
+    gram,
+    low_frequency_bound,
+    low_frequency_residual,
+    smoothness,
+)
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from armillary.atlas import Atlas
+
+UPPER_RANK = 20
+"""ScreeNOT looks for at most this many components."""
+FREQUENCIES = (1, 3, 5, 10)
+BOUND_AT = 10
+"""Theorem 1 is evaluated for this many frequencies."""
+
+
+def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
+    """A row for every layer of the residual stream (or of the attention input), one column per measure."""
+    layers = len(atlas.attrs["anatomy"]["layers"]) + (group == "residual")
+    rows: list[dict[str, Any]] = [{"layer": layer} for layer in range(layers)]
+    if not atlas.has(group) or "positions" not in atlas.settings["streams"]:
+        return pd.DataFrame(rows)
+    norms = atlas.group(group)["position_norm"].to_numpy()
+    documents = atlas.group("corpus")["document"].to_numpy()
+    for row in rows:
+        parts = decompose(atlas, row["layer"], group)
+        row |= layer_measures(parts, documents)
+        row["relative_norm"] = relative_norm(atlas, parts, row["layer"], group)
+        row["mean_norm"] = norms[row["layer"], atlas.settings["skip"] :].mean()
+        row["first_norm"] = norms[row["layer"], 0]
+    return pd.DataFrame(rows)
+
+
+def layer_measures(parts: Decomposition, documents: Int[np.ndarray, "c"]) -> dict[str, float]:
+    """Everything that one layer's parts tell."""
+    pos_share, ctx_share, resid_share = parts.shares
+    cosines = gram(parts.pos)
+    middle = centred(cosines)
+    mean, largest = incoherence(parts.pos, parts.ctx)
+    random_mean, random_largest = incoherence_of_random(len(parts.pos), len(parts.ctx), parts.pos.shape[1])
+    intra, inter = cluster_similarity(parts.ctx, documents)
+    return {
+        "pos_share": pos_share,
+        "ctx_share": ctx_share,
+        "resid_share": resid_share,
+        "stable_rank": stable_rank(parts.pos),
+        "screenot_rank": screenot_rank(parts.pos),
+        **{f"dct_energy_{k}": float(dct_energy(cosines, k)) for k in FREQUENCIES},
+        "incoherence_mean": mean,
+        "incoherence_max": largest,
+        "intra_similarity": intra,
+        "inter_similarity": inter,
+        "incoherence_random_mean": random_mean,
+        "incoherence_random_max": random_largest,
+        "smoothness": smoothness(cosines),
+        "low_frequency_residual": low_frequency_residual(middle, min(BOUND_AT, len(middle))),
+        "low_frequency_bound": low_frequency_bound(middle, min(BOUND_AT, len(middle))),
+        "mu_norm": float(np.linalg.norm(parts.mu)),
+        "pos_norm": float(np.linalg.norm(parts.pos, axis=1).mean()),
+        "ctx_norm": float(np.linalg.norm(parts.ctx, axis=1).mean()),
+    }
+
+
+def stable_rank(matrix: Float[np.ndarray, "t d"]) -> float:
+    """|P|_F^2 / |P|_2^2; NaN for a matrix of zeros."""
+    values = np.linalg.svd(matrix, compute_uv=False)
+    return float(np.square(values).sum() / values[0] ** 2) if values[0] > 0 else np.nan
+
+
+def screenot_rank(matrix: Float[np.ndarray, "t d"]) -> float:
+    """How many singular values stand above the noise, by ScreeNOT with imputation (the screenot package).
+
+    The upper bound is 20, or less where the matrix is too small for it. The matrix is scaled to a largest singular
+    value of 1000 first: the package searches its threshold to an absolute precision.
+    """
+    from screenot.ScreeNOT import adaptiveHardThresholding
+
+    upper = min(UPPER_RANK, (min(matrix.shape) - 2) // 2)
+    largest = np.linalg.norm(matrix, 2)
+    if upper < 1 or largest == 0:
+        return np.nan
+    return float(adaptiveHardThresholding(matrix * (1000 / largest), upper, strategy="i")[2])
+
+
+def relative_norm(atlas: "Atlas", parts: Decomposition, layer: int, group: str) -> float:
+    """sqrt(C) |P|_2 / |M|_2, M the centred vectors of all sequences and kept positions; needs their covariance."""
+    if "covariance" not in atlas.settings["streams"]:
+        return np.nan
+    covariance = atlas.group(group)["covariance"][layer].to_numpy()
+    largest = np.linalg.eigvalsh(covariance)[-1] * len(parts.pos) * len(parts.ctx)
+    return float(np.sqrt(len(parts.ctx) / largest) * np.linalg.norm(parts.pos, 2)) if largest > 0 else np.nan
+
+
+def incoherence(pos: Float[np.ndarray, "t d"], ctx: Float[np.ndarray, "c d"]) -> tuple[float, float]:
+    """Mean and largest |cos(pos_t, ctx_c)| over all pairs."""
+    lengths = np.outer(np.linalg.norm(pos, axis=1), np.linalg.norm(ctx, axis=1))
+    cosines = np.abs(np.divide(pos @ ctx.T, lengths, out=np.full_like(lengths, np.nan), where=lengths > 0))
+    return (np.nan, np.nan) if np.isnan(cosines).all() else (float(np.nanmean(cosines)), float(np.nanmax(cosines)))
+
+
+def incoherence_of_random(t: int, c: int, d: int, seed: int = 0) -> tuple[float, float]:
+    """The same of as many random directions: the baseline."""
+    rng = np.random.default_rng(seed)
+    return incoherence(rng.normal(size=(t, d)), rng.normal(size=(c, d)))
+
+
+def cluster_similarity(ctx: Float[np.ndarray, "c d"], documents: Int[np.ndarray, "c"]) -> tuple[float, float]:
+    """Mean cos(ctx_c, ctx_c') over pairs of the same and of different documents; missing where there are none."""
+    norms = np.linalg.norm(ctx, axis=1, keepdims=True)
+    unit = np.divide(ctx, norms, out=np.zeros_like(ctx), where=norms > 0)
+    same = documents[:, None] == documents[None, :]
+    other = ~same
+    np.fill_diagonal(same, False)
+    cosines = unit @ unit.T
+    if not same.any() or not other.any():
+        return np.nan, np.nan
+    return float(cosines[same].mean()), float(cosines[other].mean())
+
+
+def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
+    """What the figures show: singular values, Gram matrix, DCT coefficients, principal coordinates, layer cosines."""
+    import xarray as xr
+    from scipy.fft import dctn
+
+    layers = atlas.group(group).sizes["layer"]
+    parts = [decompose(atlas, layer, group) for layer in range(layers)]
+    pos = np.stack([part.pos for part in parts])
+    left, values, _ = np.linalg.svd(pos, full_matrices=False)
+    norms = np.linalg.norm(pos, axis=2, keepdims=True)
+    unit = np.divide(pos, norms, out=np.zeros_like(pos), where=norms > 0)
+    grams = unit @ unit.transpose(0, 2, 1)
+    kept = np.arange(atlas.settings["skip"], atlas.settings["length"])
+    return xr.Dataset(
+        {
+            "singular_values": (("layer", "component"), values),
+            "gram": (("layer", "position", "position_"), grams),
+            "dct": (("layer", "frequency", "frequency_"), dctn(grams, axes=(1, 2), norm="ortho")),
+            "coordinates": (("layer", "position", "axis"), (left * values[:, None, :])[..., :3]),
+            "layer_cosine": (("layer", "layer_"), np.einsum("atd,btd->ab", unit, unit) / pos.shape[1]),
+        },
+        coords={"position": kept, "layer": np.arange(layers)},
+    )

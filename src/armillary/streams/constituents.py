@@ -1,0 +1,105 @@
+"""How much each constituent makes of a head's logits: x = m + p_t + v split before q and k, nine terms plus bias."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from armillary.anatomy.description import Anatomy
+from armillary.anatomy.rebuild import parts_of_queries_and_keys
+from armillary.streams.stream import State, wide
+from armillary.view import AttentionView, grouped_products
+
+PARTS = ("mean", "pos", "cvec")
+TERMS = (*(f"{a}_{b}" for a in PARTS for b in PARTS), "bias")
+"""What the query contributes, then what the key contributes; and the position bias (ALiBi, T5)."""
+
+BLOCK = 8_000_000
+"""Rows are taken so that a block of logits has about this many numbers."""
+
+
+class Means:
+    """Mean and positional part of the attention input of every layer: x = mean + pos_t + the rest."""
+
+    def __init__(self, position_mean: Float[Tensor, "layer position d"], skip: int) -> None:
+        self.mean = position_mean[:, skip:].mean(1)
+        self.pos = position_mean - self.mean[:, None]
+
+    def split(self, layer: int, x: Float[Tensor, "batch token d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """mean (1, 1, d), pos (1, token, d) and cvec (batch, token, d), in float64."""
+        device = x.device if x.device.type != "mps" else torch.device("cpu")
+        mean, pos = self.mean[layer].to(device)[None, None], self.pos[layer, : x.shape[1]].to(device)[None]
+        return mean, pos, wide(x) - mean - pos
+
+
+class ConstituentShares:
+    """share of a term = sum(term * b) / sum(b * b), row-centred over each row's visible kept keys; they add to 1.
+
+    b is the sum of the terms, which is the logit that the model computed up to rounding; `error` says how far apart
+    the two are: the root mean square of their difference over that of b.
+    """
+
+    def __init__(self, anatomy: Anatomy, means: Means, skip: int) -> None:
+        self.anatomy = anatomy
+        self.means = means
+        self.skip = skip
+        self.dims: dict[str, tuple[str, ...]] = {**{f"share_{term}": ("head",) for term in TERMS}, "error": ("head",)}
+
+    def measure(self, batch: AttentionView) -> State:
+        split = LogitParts(self.anatomy, self.means, batch)
+        rows = max(1, BLOCK // (len(TERMS) * batch.q.shape[0] * batch.heads * batch.keys))
+        state: State | None = None
+        for start in range(self.skip, batch.queries, rows):
+            block = self._measure_rows(split, batch, slice(start, min(start + rows, batch.queries)))
+            state = block if state is None else self.combine(state, block)
+        assert state is not None
+        return state
+
+    def _measure_rows(self, split: "LogitParts", view: AttentionView, rows: slice) -> State:
+        kept = view.visible(rows).expand(view.q.shape[0], -1, -1, -1).clone()
+        kept[..., : self.skip] = False
+        terms = [row_centred(term, kept) for term in split.terms(rows)]
+        whole = torch.stack(terms).sum(0)
+        seen = row_centred(wide(view.logits(rows)), kept)
+        return {
+            "products": torch.stack([(term * whole).sum((0, 2, 3)) for term in terms]),
+            "square": whole.square().sum((0, 2, 3)),
+            "difference": (seen - whole).square().sum((0, 2, 3)),
+        }
+
+    def combine(self, a: State, b: State) -> State:
+        return {name: a[name] + b[name] for name in a}
+
+    def finish(self, state: State) -> dict[str, Tensor]:
+        shares = state["products"] / state["square"]
+        named = {f"share_{term}": shares[i] for i, term in enumerate(TERMS)}
+        return {**named, "error": (state["difference"] / state["square"]).sqrt()}
+
+
+class LogitParts:
+    """The ten terms of one layer's logits on one batch, for any rows."""
+
+    def __init__(self, anatomy: Anatomy, means: Means, view: AttentionView) -> None:
+        assert view.x is not None
+        layer, weights = anatomy.layers[view.layer], anatomy.weights(view.layer)
+        positions = torch.arange(view.queries, device=view.x.device)
+        parts = means.split(view.layer, view.x)
+        self._q, self._k = parts_of_queries_and_keys(layer, weights, parts, positions)
+        self._scale = layer.scale or 1.0
+        self._view = view
+
+    def terms(self, rows: slice) -> list[Float[Tensor, "batch head row key"]]:
+        """mean-mean, mean-pos, mean-cvec, pos-mean, ..., cvec-cvec, bias."""
+        found = [grouped_products(q[:, :, rows], k) * self._scale for q in self._q for k in self._k]
+        bias = self._view.bias
+        if bias is None:
+            return [*found, torch.zeros_like(found[0])]
+        chosen = bias if bias.shape[-2] == 1 else bias[..., rows, :]
+        return [*found, wide(chosen).expand(found[0].shape)]
+
+
+def row_centred(
+    logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor, "batch #head row key"]
+) -> Float[Tensor, "batch head row key"]:
+    """Less the mean over the row's kept keys, zero elsewhere."""
+    mean = (logits * kept).sum(-1, keepdim=True) / kept.sum(-1, keepdim=True).clamp(min=1)
+    return (logits - mean) * kept

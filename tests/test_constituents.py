@@ -1,0 +1,226 @@
+"""Constituents sum to the logits in every family, and say the right thing of heads whose nature is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import armillary as arm
+from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.layout import entry, find_stack
+from armillary.lenses.constituents import means_of, text_constituents
+from armillary.streams.constituents import PARTS, TERMS, LogitParts
+from armillary.verification import relative_error
+from conftest import shared
+
+TOKENS = torch.randint(5, 99, (8, 20), generator=torch.Generator().manual_seed(3))
+SUMS = [name for name in SAMPLES if name != "mpt/clipped"]
+
+
+@pytest.mark.parametrize("name", SUMS)
+class TestEveryFamily:
+    def test_nine_terms_and_bias_sum_to_the_tapped_logits(self, name: str) -> None:
+        model = sample_model(name)
+        atlas = arm.scan(model, TOKENS, streams=("positions",))
+        means, anatomy, errors = means_of(atlas), arm.describe(model), []
+
+        def check(view: arm.AttentionView) -> None:
+            seen = view.visible()
+            total = torch.stack(LogitParts(anatomy, means, view).terms(slice(None))).sum(0)
+            errors.append(relative_error(total * seen, view.logits().double() * seen))
+
+        with torch.no_grad(), arm.Tap(model, check):
+            model(TOKENS)
+        assert len(errors) == len(anatomy.layers)
+        assert max(errors) < 1e-4
+
+    def test_shares_add_to_one(self, name: str) -> None:
+        heads = arm.scan(sample_model(name), TOKENS).heads
+        shares = heads[[f"share_{term}" for term in TERMS]]
+        np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-6)
+        folded = heads[["positional_share", "content_share", "mixed_share"]]
+        np.testing.assert_allclose(folded.sum(axis=1), 1, atol=1e-6)
+        assert heads["constituent_error"].max() < 1e-5
+        biased = name.split("/")[0] in ("bloom", "mpt", "t5") or name == "falcon/alibi"
+        assert (heads["share_bias"] != 0).all() == biased
+
+
+def test_shares_equal_their_definition() -> None:
+    """One head of one layer, with explicit matrices and loops."""
+    model = sample_model("qwen2")
+    atlas = arm.scan(model, TOKENS)
+    means, anatomy, seen = means_of(atlas), arm.describe(model), []
+    with torch.no_grad(), arm.Tap(model, seen.append):
+        model(TOKENS)
+    layer, head = 1, 3
+    view, weights = seen[layer], anatomy.weights(layer)
+    x = view.x.double()
+    m, p = means.mean[layer], means.pos[layer]
+    parts = {"mean": m.expand_as(x), "pos": p[:20].expand_as(x), "cvec": x - m - p[:20]}
+    from armillary.anatomy.rebuild import rotate
+
+    def turned(part: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | float) -> torch.Tensor:
+        return rotate(anatomy.layers[layer].position, (part @ matrix.double() + bias)[:, None], torch.arange(20))[:, 0]
+
+    kv = anatomy.layers[layer].kv_head(head)
+    b = {}
+    for query in PARTS:
+        for key in PARTS:
+            q = turned(parts[query], weights.q[head], weights.q_bias[head].double() if query == "mean" else 0.0)
+            k = turned(parts[key], weights.k[kv], weights.k_bias[kv].double() if key == "mean" else 0.0)
+            b[f"{query}_{key}"] = (q @ k.mT * anatomy.layers[layer].scale).numpy()
+    whole = sum(b.values())
+    top, bottom = dict.fromkeys(b, 0.0), 0.0
+    for c in range(8):
+        for i in range(1, 20):
+            keys = list(range(1, i + 1))
+            row = whole[c, i, keys] - whole[c, i, keys].mean()
+            bottom += (row**2).sum()
+            for term, matrix in b.items():
+                top[term] += ((matrix[c, i, keys] - matrix[c, i, keys].mean()) * row).sum()
+    found = atlas.heads.query("layer == 1 and head == 3").iloc[0]
+    for term, value in top.items():
+        assert found[f"share_{term}"] == pytest.approx(value / bottom, abs=1e-6)
+
+
+def built_by_hand() -> tuple[GPT2LMHeadModel, torch.Tensor]:
+    """Head 0 reads only positions, head 1 only tokens; every position sees every token equally often."""
+    vocabulary, length, d = 16, 16, 64
+    config = GPT2Config(vocab_size=vocabulary, n_positions=length, n_embd=d, n_layer=1, n_head=2)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(config).eval()
+    signs = torch.tensor([[1.0 if bin(i & j).count("1") % 2 == 0 else -1.0 for j in range(32)] for i in range(32)])
+    with torch.no_grad():
+        token, place = torch.zeros(vocabulary, d), torch.zeros(length, d)
+        rows = signs[1:9]  # orthogonal, each with as many +1 as -1: layer norm divides all tokens by the same number
+        token[:, :32] = torch.cat([rows, -rows])
+        rows = signs[9:25]
+        place[:, 32:] = rows
+        model.transformer.wte.weight.copy_(token)
+        model.transformer.wpe.weight.copy_(place)
+        attention = model.transformer.h[0].attn.c_attn
+        attention.weight.zero_()
+        attention.bias.zero_()
+        w = arm.describe(model).weights(0)
+        for head, channels in ((0, slice(32, 64)), (1, slice(0, 32))):
+            w.q[head][channels] = torch.randn(32, 32)
+            w.k[head][channels] = torch.randn(32, 32)
+    ids = (torch.arange(vocabulary)[:, None] + torch.arange(length)[None, :]) % vocabulary
+    return model, ids
+
+
+def test_a_positional_and_a_content_head_are_told_apart() -> None:
+    model, ids = built_by_hand()
+    heads = arm.scan(model, ids).heads
+    assert heads["positional_share"].tolist() == pytest.approx([1.0, 0.0], abs=1e-9)
+    assert heads["content_share"].tolist() == pytest.approx([0.0, 1.0], abs=1e-9)
+    assert heads["share_pos_pos"][0] > 0.5
+    assert heads["mixed_share"].abs().max() < 1e-9
+
+
+def attention_without_content(model: torch.nn.Module, tokens: torch.Tensor, atlas: arm.Atlas) -> np.ndarray:
+    """How much each head's attention changes (total variation) when its layer reads m + p_t in place of x.
+
+    Done by the model itself: the input of one attention module at a time is replaced before it computes.
+    """
+    means, anatomy = means_of(atlas), arm.describe(model)
+    stack, changes = find_stack(model, anatomy), []
+    usual: dict[int, torch.Tensor] = {}
+    with torch.no_grad(), arm.Tap(model, lambda view: usual.setdefault(view.layer, view.attention())):
+        entry(model)(input_ids=tokens)
+    for layer in range(len(anatomy.layers)):
+        module = next(m for m in model.modules() if stack.may_attend(m) and stack.layer_of(m, {}) == layer)
+        flat = (means.mean[layer] + means.pos[layer]).float()[None]
+
+        def replace(m: object, args: tuple, kwargs: dict, flat: torch.Tensor = flat) -> tuple:
+            if args:
+                return (flat.expand_as(args[0]), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": flat.expand_as(kwargs["hidden_states"])}
+
+        hook = module.register_forward_pre_hook(replace, with_kwargs=True)
+        found: dict[int, torch.Tensor] = {}
+        with torch.no_grad(), arm.Tap(model, lambda view, found=found: found.setdefault(view.layer, view.attention())):
+            entry(model)(input_ids=tokens)
+        hook.remove()
+        changes.append(0.5 * (found[layer] - usual[layer]).abs().sum(-1)[:, :, 1:].mean((0, 2)))
+    return torch.stack(changes).flatten().numpy()
+
+
+@pytest.mark.parametrize("name", ["stories15M", "llama", "gpt2"])
+def test_shares_foretell_what_happens_without_content(name: str, record_property: pytest.FixtureRequest) -> None:
+    """Replacing x by m + p_t changes a positional head little and a content head much."""
+    folder = shared("models/stories15M") if name == "stories15M" else arm.bundled(name)
+    corpus: str | Path = shared("corpora/tinyshakespeare.txt") if name == "stories15M" else "builtin:prose"
+    model = arm.load(folder, dtype=torch.float32)
+    from armillary.models import load_tokenizer
+
+    atlas = arm.scan(model, corpus, tokenizer=load_tokenizer(folder), length=64, sequences=48)
+    tokens = torch.from_numpy(atlas.group("corpus")["tokens"].to_numpy()[:8])
+    change = attention_without_content(model, tokens, atlas)
+    correlation = spearmanr(1 - atlas.heads["positional_share"], change).statistic
+    record_property("rank_correlation", correlation)  # type: ignore[operator]
+    assert correlation > 0.5
+
+
+class TestOneText:
+    def test_matrices_sum_and_folds_agree(self) -> None:
+        from armillary.models import load_tokenizer
+
+        folder = arm.bundled("llama")
+        model, tokenizer = arm.load(folder, dtype=torch.float32), load_tokenizer(folder)
+        atlas = arm.scan(model, "builtin:prose", tokenizer=tokenizer, length=32, sequences=16)
+        found = text_constituents(atlas, model, tokenizer, 2, 3, "Return a list of the words in the string.")
+        total = np.sum(list(found.terms.values()), axis=0)
+        np.testing.assert_allclose(total[found.visible], found.logits[found.visible], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.sum(list(found.folded().values()), axis=0), total)
+        assert set(found.folded(with_mean=False)) == {"pos_pos", "pos_cvec", "cvec_pos", "cvec_cvec"}
+        assert "".join(found.tokens) == "Return a list of the words in the string."
+        for layer, head, text, said in (
+            (9, 0, "a b", "no head 9.0: this model has layers 0 to 5 with heads 0 to 5"),
+            (0, 0, "word " * 99, "may have 2 to 32"),
+            (0, 0, "", "may have 2 to 32"),
+        ):
+            with pytest.raises(arm.ArmillaryError, match=said):
+                text_constituents(atlas, model, tokenizer, layer, head, text)
+
+    def test_an_atlas_without_means_says_which_option_adds_them(self) -> None:
+        atlas = arm.scan(sample_model("llama"), TOKENS, streams=("attention",))
+        with pytest.raises(arm.ArmillaryError, match="--streams positions,constituents"):
+            means_of(atlas)
+        with pytest.raises(arm.ArmillaryError, match="need the means"):
+            arm.scan(sample_model("llama"), TOKENS, streams=("attention", "constituents"))
+
+
+def test_a_model_that_clips_has_no_constituents() -> None:
+    heads = arm.scan(sample_model("mpt/clipped"), TOKENS).heads
+    assert heads["positional_share"].isna().all()
+    assert heads["entropy"].notna().all()
+
+
+def test_the_second_pass_is_resumable_and_settable(tmp_path: Path) -> None:
+    from armillary.scanning import Progress
+
+    class StopInSecond(Progress):
+        passes = 0
+
+        def begin(self, shards: int, finished: int, tokens: int) -> None:
+            self.passes += 1
+            self.batches = 0
+
+        def batch_done(self, tokens: int) -> None:
+            self.batches += 1
+            if self.passes == 2 and self.batches == 3:
+                raise KeyboardInterrupt
+
+    model = sample_model("llama")
+    settings = dict(batch=2, shard=2, second_pass=6)
+    with pytest.raises(KeyboardInterrupt):
+        arm.scan(model, TOKENS, out=tmp_path / "a", progress=StopInSecond(), **settings)
+    resumed = arm.scan(model, TOKENS, out=tmp_path / "a", resume=True, **settings)
+    whole = arm.scan(model, TOKENS, **settings)
+    assert resumed.heads.equals(whole.heads)
+    everything = arm.scan(model, TOKENS, **{**settings, "second_pass": 64})
+    assert not everything.heads["positional_share"].equals(whole.heads["positional_share"])
