@@ -108,6 +108,7 @@ def doctor(
 Folder = Annotated[Path, typer.Argument(help="A folder that `armillary scan` wrote.", metavar="DIR")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 Sort = Annotated[str | None, typer.Option(help="Sort by this column, largest first (-column: smallest first).")]
+Columns = Annotated[str | None, typer.Option(help="The columns to print, separated by commas, or 'all'.")]
 OneLayer = Annotated[int | None, typer.Option("--layer", help="Only this layer.")]
 
 
@@ -181,18 +182,28 @@ def scan(
 
 @app.command()
 def heads(
-    folder: Folder, sort: Sort = None, layer: OneLayer = None, as_json: AsJson = False, as_csv: AsCsv = False
+    folder: Folder,
+    sort: Sort = None,
+    layer: OneLayer = None,
+    columns: Columns = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Print a row for every head: what its attention looks like."""
-    _print_table(folder, "heads", sort, layer, as_json, as_csv)
+    _print_table(folder, "heads", sort, layer, columns, as_json, as_csv)
 
 
 @app.command()
 def layers(
-    folder: Folder, sort: Sort = None, layer: OneLayer = None, as_json: AsJson = False, as_csv: AsCsv = False
+    folder: Folder,
+    sort: Sort = None,
+    layer: OneLayer = None,
+    columns: Columns = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Print a row for every point of the residual stream, from the embeddings to the last layer."""
-    _print_table(folder, "layers", sort, layer, as_json, as_csv)
+    _print_table(folder, "layers", sort, layer, columns, as_json, as_csv)
 
 
 @app.command()
@@ -228,16 +239,21 @@ def demo(out: Annotated[Path | None, typer.Option(help="Keep the atlas in this f
 
     with ScanBar() as bar:
         atlas = run_scan(bundled("llama"), "builtin:prose", out=out, progress=bar)
-    tables.show(atlas.heads, title="A small rotary language model, head by head, on Python's own documentation")
+    shown = tables.columns_of(atlas.heads, "heads", None, None)
+    tables.show(shown, title="A small rotary language model, head by head, on Python's own documentation")
     if out is not None:
         typer.echo(f"The atlas is in {out}: armillary heads {out} --sort prev_mass")
 
 
-def _print_table(folder: Path, name: str, sort: str | None, layer: int | None, as_json: bool, as_csv: bool) -> None:
+def _print_table(
+    folder: Path, name: str, sort: str | None, layer: int | None, columns: str | None, as_json: bool, as_csv: bool
+) -> None:
     from armillary import tables
     from armillary.atlas import open_atlas
 
     table = tables.select(getattr(open_atlas(folder), name), sort=sort, layer=layer)
+    if columns is not None or not (as_json or as_csv):
+        table = tables.columns_of(table, name, columns, sort)
     if as_json:
         typer.echo(tables.as_json(table))
     elif as_csv:

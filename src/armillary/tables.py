@@ -25,6 +25,33 @@ def select(table: pd.DataFrame, *, sort: str | None = None, layer: int | None = 
     return table.sort_values(column, ascending=sort.startswith("-"), kind="stable")
 
 
+SHOWN = {
+    "heads": (
+        *("layer", "head", "label", "entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "mean_distance"),
+        *("positional_share", "content_share", "mixed_share", "argmax_ratio"),
+    ),
+    "layers": (
+        *("layer", "pos_share", "ctx_share", "resid_share", "stable_rank", "screenot_rank", "relative_norm"),
+        *("dct_energy_10", "incoherence_mean", "intra_similarity", "inter_similarity", "mean_norm"),
+    ),
+}
+"""The columns that a terminal shows unless others are asked for."""
+
+
+def columns_of(table: pd.DataFrame, name: str, asked: str | None, sort: str | None) -> pd.DataFrame:
+    """The table's columns that were asked for ('all', or names with commas), or the usual ones and that of --sort."""
+    if asked == "all":
+        return table
+    if asked is None:
+        extra = [sort.removeprefix("-")] if sort else []
+        return table[[column for column in dict.fromkeys([*SHOWN[name], *extra]) if column in table.columns]]
+    chosen = [column.strip() for column in asked.split(",")]
+    unknown = [column for column in chosen if column not in table.columns]
+    if unknown:
+        raise ArmillaryError(f"there is no column {unknown[0]!r}: there are {', '.join(table.columns)}")
+    return table[chosen]
+
+
 def filled(table: pd.DataFrame) -> pd.DataFrame:
     """The columns that hold anything."""
     return table.dropna(axis=1, how="all")
