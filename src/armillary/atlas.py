@@ -163,6 +163,8 @@ def write_atlas(
     zarr.create_group(part, attributes=attributes)
     for group, arrays in _grouped(streams, len(anatomy.layers)).items():
         _write_group(part, group, arrays)
+    if "constituents.share" in streams:
+        _write_group(part, "geometry", _geometry(streams, anatomy))
     corpus = {
         "tokens": (("sequence", "position"), blocks.tokens[kept]),
         "document": (("sequence",), blocks.document[kept]),
@@ -192,6 +194,20 @@ def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
             frequencies = np.array(stream.statistic.rotary.frequencies)
             groups[group]["radians_per_token"] = (("frequency",), frequencies)
     return groups
+
+
+def _geometry(streams: "dict[str, Stream]", anatomy: "Anatomy") -> Arrays:
+    """What the heads' weights do to the positional basis (lenses/geometry.py), while the weights are at hand."""
+    from armillary.lenses.geometry import FREQUENCIES, head_geometry
+
+    statistic: Any = streams["constituents.share"].statistic
+    found = head_geometry(anatomy, statistic.means, statistic.skip)
+    return {
+        "argmax_ratio": (("layer", "head"), found.argmax_ratio),
+        "pwp_energy": (("layer", "head", "frequencies"), found.pwp_energy),
+        "pp_energy": (("layer", "frequencies"), found.pp_energy),
+        "frequencies": (("frequencies",), np.array(FREQUENCIES)),
+    }
 
 
 def _write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:

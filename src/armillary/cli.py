@@ -207,6 +207,40 @@ def layers(
 
 
 @app.command()
+def show(
+    folder: Folder,
+    head: Annotated[str, typer.Argument(help="LAYER.HEAD, as in 3.5", metavar="L.H")],
+    text: Annotated[str | None, typer.Option(help="A text to look at; it needs the model.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the panels to this HTML file.")] = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Print a head's dossier: its numbers, its constituents, and what it attends to in a text and why."""
+    from armillary import figures, tables
+    from armillary.atlas import open_atlas
+    from armillary.dossier import dossier, head_row, parse_head
+    from armillary.lenses.constituents import text_constituents
+    from armillary.models import load_for, load_tokenizer
+
+    atlas = open_atlas(folder)
+    layer, number = parse_head(head)
+    head_row(atlas, layer, number)
+    if html is not None and text is None:
+        raise ArmillaryError("--html draws the head on a text: give one with --text")
+    found = None
+    if text is not None:
+        source = model or atlas.attrs["model"]["name"]
+        loaded = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+        found = text_constituents(atlas, loaded, tokenizer, layer, number, text)
+    told = dossier(atlas, layer, number, found)
+    tables.show_dossier(told)
+    if html is not None and found is not None:
+        figures.write_page(html, f"Head {layer}.{number}", [figures.constituents(found)], text or "")
+        typer.echo(f"The panels are in {html}")
+
+
+@app.command()
 def compare(
     first: Folder,
     second: Folder,

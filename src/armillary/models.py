@@ -80,6 +80,18 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
     return tokenizer
 
 
+def load_for(recorded: dict[str, Any], source: str, *, trust_remote_code: bool = False) -> Any:
+    """The model that an atlas was made with, from where it was or from another place; refused if it is another."""
+    try:
+        dtype = getattr(torch, recorded["dtype"])
+        model = load(source, trust_remote_code=trust_remote_code, dtype=dtype, not_finite="allow")
+    except ArmillaryError as error:
+        raise ArmillaryError(f"the atlas's model is needed for this, but {error}; name it with --model") from error
+    if fingerprint(model) != recorded["weights"]:
+        raise ArmillaryError(f"{source} has other weights than the model that the atlas was made with")
+    return model
+
+
 def refuse_not_finite(source: nn.Module | str | Path) -> None:
     """Raise if weights hold a NaN or an infinity, named by layer and head; a folder is read a layer at a time."""
     found = not_finite_weights(source)

@@ -1,7 +1,7 @@
 """DataFrames as tables on the terminal, as JSON or as CSV, sorted and filtered as asked."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.markup import escape
@@ -9,6 +9,9 @@ from rich.table import Table
 
 from armillary.errors import ArmillaryError
 from armillary.terminal import console
+
+if TYPE_CHECKING:
+    from armillary.dossier import Dossier
 
 
 def select(table: pd.DataFrame, *, sort: str | None = None, layer: int | None = None) -> pd.DataFrame:
@@ -82,6 +85,26 @@ def show(table: pd.DataFrame, *, title: str = "", limit: int | None = None) -> N
     out.print(grid)
     if limit is not None and len(shown) > limit:
         out.print(f"[dim]{len(shown) - limit} more rows: --json or --csv has them all[/dim]")
+
+
+def show_dossier(told: "Dossier") -> None:
+    """A head's numbers, its constituents as bars, and what it looks at."""
+    out = console()
+    row = told.row.dropna()
+    out.print(f"[bold]Head {int(row['layer'])}.{int(row['head'])}[/bold]")
+    names = [name for name in SHOWN["heads"][2:] if name in row.index]
+    out.print(" · ".join(f"{name.replace('_', ' ')} {cell(row[name])}" for name in names), soft_wrap=True)
+    if not told.shares.empty:
+        grid = Table(box=None, pad_edge=False, header_style="dim")
+        for column in ("query part - key part", "share of the logits", ""):
+            grid.add_column(column)
+        for name, share in told.shares.items():
+            if abs(share) >= 0.005:
+                bar = ("[blue]" if share > 0 else "[red]") + "█" * max(1, round(40 * min(abs(share), 1))) + "[/]"
+                grid.add_row(str(name).removeprefix("share_").replace("_", " - "), f"{share:.3f}", bar)
+        out.print(grid)
+    if not told.looks.empty:
+        show(told.looks, title="What it looks at most, and what speaks for that key against the row's other keys")
 
 
 def cell(value: Any) -> str:

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 
 from armillary.errors import ArmillaryError
 from armillary.streams.constituents import TERMS, LogitParts, Means
+from armillary.theory.smoothness import dct_energy
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -28,7 +29,17 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     for name, terms in (("positional", POSITIONAL), ("content", CONTENT), ("mixed", MIXED)):
         table[f"{name}_share"] = table[[f"share_{term}" for term in terms]].sum(axis=1, skipna=False)
     table["constituent_error"] = found["error"].to_numpy().reshape(-1)
+    geometry = atlas.group("geometry")
+    table["argmax_ratio"] = geometry["argmax_ratio"].to_numpy().reshape(-1)
+    table["pwp_energy_10"] = geometry["pwp_energy"].sel(frequencies=10).to_numpy().reshape(-1)
+    table["qk_energy_10"] = qk_energy(atlas, 10).reshape(-1)
     return table
+
+
+def qk_energy(atlas: "Atlas", k: int) -> Float[np.ndarray, "layer head"]:
+    """Low-frequency share of the mean logits over kept positions, those behind a causal mask included."""
+    logits = atlas.group("constituents")["mean_logits"].to_numpy()
+    return dct_energy(logits[..., atlas.settings["skip"] :, atlas.settings["skip"] :], k)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ class AttentionStatistics:
     def __init__(self, skip: int, length: int) -> None:
         self.skip = skip
         self.length = length
-        self.cells = min(length, CELLS)
         per_head = ("entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
         self.dims: dict[str, tuple[str, ...]] = {
             **dict.fromkeys((*per_head, *MOMENTS), ("head",)),
@@ -71,17 +70,8 @@ class AttentionStatistics:
             name: torch.nn.functional.pad(diagonal_sums(sums), (before, after))
             for name, sums in (("lag_sum", once), ("lag_square", twice), ("lag_count", count))
         }
-        cells = {"cell_sum": self._to_cells(once, query), "cell_count": self._to_cells(count, query)}
+        cells = {name: to_cells(x, query, self.length) for name, x in (("cell_sum", once), ("cell_count", count))}
         return {**lags, **cells}
-
-    def _to_cells(self, sums: Float[Tensor, "head row key"], query: Tensor) -> Float[Tensor, "head cell cell_"]:
-        keys = torch.arange(sums.shape[-1], device=sums.device)
-        rows = torch.zeros(len(sums), self.cells, sums.shape[-1], dtype=torch.float64, device=sums.device)
-        rows.index_add_(1, query * self.cells // self.length, sums)
-        if self.cells == self.length:
-            return rows
-        cells = torch.zeros(len(sums), self.cells, self.cells, dtype=torch.float64, device=sums.device)
-        return cells.index_add_(2, keys * self.cells // self.length, rows)
 
     def combine(self, a: State, b: State) -> State:
         added = {name: a[name] + b[name] for name in a if name not in MOMENT_STATE}
@@ -205,6 +195,18 @@ def combine_moments(a: State, b: State) -> State:
         + 6 * shift**2 * (n**2 * b2 + m**2 * a2) / total**2
         + 4 * shift * (n * b3 - m * a3) / total,
     }
+
+
+def to_cells(sums: Float[Tensor, "head row key"], query: Tensor, length: int) -> Float[Tensor, "head cell cell_"]:
+    """Sums over the cells of a grid of at most CELLS a side over all length x length pairs."""
+    cells = min(length, CELLS)
+    rows = torch.zeros(len(sums), cells, sums.shape[-1], dtype=torch.float64, device=sums.device)
+    rows.index_add_(1, query * cells // length, sums)
+    if cells == length:
+        return rows
+    keys = torch.arange(sums.shape[-1], device=sums.device)
+    grid = torch.zeros(len(sums), cells, cells, dtype=torch.float64, device=sums.device)
+    return grid.index_add_(2, keys * cells // length, rows)
 
 
 def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:

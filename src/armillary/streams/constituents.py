@@ -6,6 +6,7 @@ from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.rebuild import parts_of_queries_and_keys
+from armillary.streams.attention import to_cells
 from armillary.streams.stream import State, wide
 from armillary.view import AttentionView, grouped_products
 
@@ -35,14 +36,19 @@ class ConstituentShares:
     """share of a term = sum(term * b) / sum(b * b), row-centred over each row's visible kept keys; they add to 1.
 
     b is the sum of the terms, which is the logit that the model computed up to rounding; `error` says how far apart
-    the two are: the root mean square of their difference over that of b.
+    the two are: the root mean square of their difference over that of b. mean_logits is the mean of b over texts for
+    all pairs of positions, those that a causal mask hides too, on a grid of at most 128 x 128 cells.
     """
 
     def __init__(self, anatomy: Anatomy, means: Means, skip: int) -> None:
         self.anatomy = anatomy
         self.means = means
         self.skip = skip
-        self.dims: dict[str, tuple[str, ...]] = {**{f"share_{term}": ("head",) for term in TERMS}, "error": ("head",)}
+        self.dims: dict[str, tuple[str, ...]] = {
+            **{f"share_{term}": ("head",) for term in TERMS},
+            "error": ("head",),
+            "mean_logits": ("head", "query_cell", "key_cell"),
+        }
 
     def measure(self, batch: AttentionView) -> State:
         split = LogitParts(self.anatomy, self.means, batch)
@@ -57,13 +63,19 @@ class ConstituentShares:
     def _measure_rows(self, split: "LogitParts", view: AttentionView, rows: slice) -> State:
         kept = view.visible(rows).expand(view.q.shape[0], -1, -1, -1).clone()
         kept[..., : self.skip] = False
-        terms = [row_centred(term, kept) for term in split.terms(rows)]
+        every = split.terms(rows)
+        terms = [row_centred(term, kept) for term in every]
         whole = torch.stack(terms).sum(0)
+        query = torch.arange(view.queries, device=whole.device)[rows]
+        once = torch.stack(every).sum(0).sum(0)
+        counted = torch.full_like(once[:1], float(view.q.shape[0]))
         seen = row_centred(wide(view.logits(rows)), kept)
         return {
             "products": torch.stack([(term * whole).sum((0, 2, 3)) for term in terms]),
             "square": whole.square().sum((0, 2, 3)),
             "difference": (seen - whole).square().sum((0, 2, 3)),
+            "cell_sum": to_cells(once, query, view.queries),
+            "cell_count": to_cells(counted, query, view.queries),
         }
 
     def combine(self, a: State, b: State) -> State:
@@ -72,7 +84,8 @@ class ConstituentShares:
     def finish(self, state: State) -> dict[str, Tensor]:
         shares = state["products"] / state["square"]
         named = {f"share_{term}": shares[i] for i, term in enumerate(TERMS)}
-        return {**named, "error": (state["difference"] / state["square"]).sqrt()}
+        error = (state["difference"] / state["square"]).sqrt()
+        return {**named, "error": error, "mean_logits": state["cell_sum"] / state["cell_count"]}
 
 
 class LogitParts:

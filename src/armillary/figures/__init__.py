@@ -1,0 +1,18 @@
+"""Lens results as Plotly figures. A figure never computes: what it shows comes from a lens."""
+
+from armillary.figures.constituents import argmax_map, constituents, dissection
+from armillary.figures.page import write_page
+from armillary.figures.positional import context_gram, dct_map, gram_map, layer_maps, singular_values, spiral
+
+__all__ = [
+    "argmax_map",
+    "constituents",
+    "context_gram",
+    "dct_map",
+    "dissection",
+    "gram_map",
+    "layer_maps",
+    "singular_values",
+    "spiral",
+    "write_page",
+]

@@ -1,0 +1,62 @@
+"""Pictures of what makes a head: constituents of its logits on a text, argmax ratios, its weights dissected."""
+
+import numpy as np
+import plotly.graph_objects as go
+from jaxtyping import Float
+from plotly.subplots import make_subplots
+
+from armillary.figures.style import heat, styled
+from armillary.lenses.constituents import TextConstituents
+from armillary.lenses.geometry import Dissection
+
+
+def constituents(found: TextConstituents, *, with_mean: bool = True) -> go.Figure:
+    """Six panels with the tokens on the axes: constituents of the logits, the logits, the attention.
+
+    With the mean: positional, mixed, content and the position bias; without: the four terms that have no mean.
+    """
+    panels = found.folded(with_mean=with_mean)
+    if with_mean:
+        panels = {**panels, "of it: rotated mean, mean-mean": found.terms["mean_mean"]}
+    labels = [f"{i} {token!r}" for i, token in enumerate(found.tokens)]
+    shown = {**panels, "logits": found.logits, "attention": found.attention}
+    figure = make_subplots(
+        2, 3, subplot_titles=[name.replace("_", "-") for name in shown], horizontal_spacing=0.05, vertical_spacing=0.12
+    )
+    for i, (name, values) in enumerate(shown.items()):
+        seen = np.where(found.visible, values, np.nan)
+        if name != "attention":
+            seen = seen - np.nanmean(seen, axis=1, keepdims=True)  # what is constant along a row does nothing
+        trace = heat(
+            seen,
+            signed=name != "attention",
+            showscale=False,
+            x=labels,
+            y=labels,
+            hovertemplate="query %{y}<br>key %{x}<br>%{z:.4g}<extra>" + name.replace("_", "-") + "</extra>",
+        )
+        figure.add_trace(trace, i // 3 + 1, i % 3 + 1)
+    figure.update_yaxes(autorange="reversed", showticklabels=False).update_xaxes(showticklabels=False)
+    if len(labels) <= 48:
+        figure.update_yaxes(showticklabels=True, tickfont_size=8, col=1)
+        figure.update_xaxes(showticklabels=True, tickfont_size=8, tickangle=60, row=2)
+    title = f"Head {found.layer}.{found.head}: what makes its logits (each row less its mean)"
+    return styled(figure, title, height=820)
+
+
+def argmax_map(ratio: Float[np.ndarray, "layer head"]) -> go.Figure:
+    """The fraction of positions whose positional logits are largest at the position itself."""
+    figure = go.Figure(heat(ratio, signed=False, zmax=1, colorbar=dict(title="ratio")))
+    figure.update_xaxes(title="head", dtick=1).update_yaxes(title="layer", dtick=1, autorange="reversed")
+    return styled(figure, "Argmax ratio of every head")
+
+
+def dissection(found: Dissection, layer: int, head: int) -> go.Figure:
+    """The diagonal of W, and what of the rest survives the threshold in the basis of positions."""
+    figure = make_subplots(1, 2, subplot_titles=("Off-diagonal part, rotated: entries that survive", "Diagonal of W"))
+    survivors = np.where(found.survives, found.rotated, np.nan)
+    figure.add_trace(heat(survivors, colorbar=dict(title="entry", x=0.45)), 1, 1)
+    figure.add_trace(go.Scatter(y=found.diagonal, mode="markers", marker=dict(size=3), showlegend=False), 1, 2)
+    figure.update_yaxes(autorange="reversed", row=1, col=1)
+    title = f"Head {layer}.{head}: W = V L V' + D + noise; {found.corner_share:.0%} of the energy in the 20 x 20 corner"
+    return styled(figure, title)
