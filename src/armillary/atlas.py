@@ -171,6 +171,7 @@ def write_atlas(
     }
     _write_group(part, "corpus", corpus, {"documents": list(blocks.documents), "by_document": blocks.by_document})
     _write_series(part, place.series(shards), len(kept))
+    _write_samples(part, place.series(shards), description["settings"])
     write_tables(Atlas(part))
     part.replace(place.atlas)
 
@@ -227,6 +228,20 @@ def _write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, 
         array[...] = values
 
 
+def _write_samples(store: Path, series: "Iterable[dict[str, Tensor]]", settings: dict[str, Any]) -> None:
+    """Some vectors of the residual stream, to be looked at: (layer, sequence, position, width)."""
+    from armillary.collector import Wanted
+
+    parts = [rows["sample"].numpy() for rows in series if "sample" in rows]
+    if parts:
+        wanted = Wanted(tuple(settings["streams"]), settings["skip"], settings["length"])
+        arrays: Arrays = {
+            "vector": (("layer", "sequence", "position", "width"), np.concatenate(parts).swapaxes(0, 1)),
+            "position": (("position",), np.array(wanted.sampled_positions)),
+        }
+        _write_group(store, "sample", arrays)
+
+
 def _write_series(store: Path, series: "Iterable[dict[str, Tensor]]", sequences: int) -> None:
     """The mean vector of every sequence, written shard by shard: (layer, sequence, width)."""
     import zarr
@@ -236,7 +251,7 @@ def _write_series(store: Path, series: "Iterable[dict[str, Tensor]]", sequences:
     for rows in series:
         count = 0
         for group, tensor in rows.items():
-            if group == "skipped":
+            if group in ("skipped", "sample"):
                 continue
             values = tensor.numpy().swapaxes(0, 1)
             name = f"{group}/sequence_mean"

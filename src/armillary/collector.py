@@ -56,16 +56,32 @@ class Wanted:
             )
 
     @property
+    def sampled_positions(self) -> list[int]:
+        """Evenly spaced kept positions."""
+        count = min(SAMPLED_POSITIONS, self.length - self.skip)
+        return [self.skip + i * (self.length - self.skip) // count for i in range(count)]
+
+    @property
     def lags(self) -> tuple[int, ...]:
         """1, 2, 4, ... as long as half of the kept tokens have a partner."""
         kept = self.length - self.skip
         return tuple(2**i for i in range(kept.bit_length()) if 2**i <= kept // 2)
 
 
-class Collector:
-    """The streams of one shard. `streams` are merged across shards; `series` hold a row for every sequence."""
+SAMPLED_SEQUENCES = 24
+SAMPLED_POSITIONS = 8
+"""Of the first sequences, vectors of the residual stream at evenly spaced positions are kept, to be looked at."""
 
-    def __init__(self, wanted: Wanted, anatomy: Anatomy) -> None:
+
+class Collector:
+    """The streams of one shard. `streams` are merged across shards; `series` hold a row for every sequence.
+
+    `sampled` is how many of the shard's first sequences give sample vectors.
+    """
+
+    def __init__(self, wanted: Wanted, anatomy: Anatomy, sampled: int = 0) -> None:
+        self._sampled = sampled
+        self._samples: dict[int, list[Tensor]] = {}
         self.wanted = wanted
         self.streams = new_streams(wanted, anatomy)
         self._layers = len(anatomy.layers)
@@ -74,6 +90,10 @@ class Collector:
     def on_residual(self, layer: int, h: Tensor) -> None:
         refuse_not_finite(h, layer - 1)
         self._vectors("residual", layer, h)
+        taken = sum(len(part) for part in self._samples.get(layer, []))
+        if "positions" in self.wanted.streams and taken < self._sampled:
+            part = h[: self._sampled - taken, self.wanted.sampled_positions].float().cpu()
+            self._samples.setdefault(layer, []).append(part)
 
     def on_attention(self, view: AttentionView) -> None:
         for tensor in (view.q, view.k, view.v):
@@ -103,6 +123,8 @@ class Collector:
                 missing = torch.full_like(next(iter(rows.values())), torch.nan)
                 count = self._layers + (group == "residual")
                 found[group] = torch.stack([rows.get(layer, missing) for layer in range(count)], 1)
+        if self._samples:
+            found["sample"] = torch.stack([torch.cat(self._samples[layer]) for layer in sorted(self._samples)], 1)
         return found
 
 

@@ -18,6 +18,7 @@ from armillary.anatomy.source import describe
 from armillary.atlas import Atlas, open_atlas, write_atlas
 from armillary.collector import (
     DEFAULT_STREAMS,
+    SAMPLED_SEQUENCES,
     Collector,
     NotFinite,
     Wanted,
@@ -203,7 +204,8 @@ class Run:
         return collector.streams
 
     def _compute(self, shard: Shard, skipped: list[int]) -> Collector:
-        collector = Collector(self.settings.wanted(), self.anatomy)
+        sampled = max(0, SAMPLED_SEQUENCES - shard.first)
+        collector = Collector(self.settings.wanted(), self.anatomy, sampled)
         kept = [block for block in range(shard.first, shard.last) if block not in skipped]
         if not kept:
             raise ArmillaryError(

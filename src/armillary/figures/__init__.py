@@ -2,12 +2,13 @@
 
 from armillary.figures.constituents import argmax_map, constituents, dissection
 from armillary.figures.page import write_page
-from armillary.figures.positional import context_gram, dct_map, gram_map, layer_maps, singular_values, spiral
+from armillary.figures.positional import context_gram, contexts, dct_map, gram_map, layer_maps, singular_values, spiral
 
 __all__ = [
     "argmax_map",
     "constituents",
     "context_gram",
+    "contexts",
     "dct_map",
     "dissection",
     "gram_map",

@@ -13,11 +13,12 @@ from armillary.lenses.geometry import Dissection
 def constituents(found: TextConstituents, *, with_mean: bool = True) -> go.Figure:
     """Six panels with the tokens on the axes: constituents of the logits, the logits, the attention.
 
-    With the mean: positional, mixed, content and the position bias; without: the four terms that have no mean.
+    With the mean: positional, mixed, content, and the term that makes most of the positional part; without: the four
+    terms that have no mean.
     """
     panels = found.folded(with_mean=with_mean)
     if with_mean:
-        panels = {**panels, "of it: rotated mean, mean-mean": found.terms["mean_mean"]}
+        panels = {**panels, f"positional, of it {found.main_positional}": found.terms[found.main_positional]}
     labels = [f"{i} {token!r}" for i, token in enumerate(found.tokens)]
     shown = {**panels, "logits": found.logits, "attention": found.attention}
     figure = make_subplots(

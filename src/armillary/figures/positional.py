@@ -30,6 +30,24 @@ def spiral(arrays: xr.Dataset, layer: int) -> go.Figure:
     return styled(figure, f"The positional basis of layer {layer}", height=560)
 
 
+def contexts(sampled: xr.Dataset, layer: int) -> go.Figure:
+    """Sampled context vectors in their first three principal coordinates, coloured by document."""
+    x, y, z = sampled["coordinates"].to_numpy().T
+    document, position = sampled["document"].to_numpy(), sampled["position"].to_numpy()
+    figure = go.Figure(
+        go.Scatter3d(
+            x=x,
+            y=y,
+            z=z,
+            mode="markers",
+            marker=dict(size=4, color=document, colorscale="Turbo"),
+            text=[f"document {d}, position {t}" for d, t in zip(document, position, strict=True)],
+        )
+    )
+    figure.update_scenes(xaxis_title="first", yaxis_title="second", zaxis_title="third")
+    return styled(figure, f"Context vectors of layer {layer}, coloured by document", height=560)
+
+
 def singular_values(arrays: xr.Dataset, at_most: int = 60) -> go.Figure:
     """The singular values of P, every layer a line."""
     figure = go.Figure()

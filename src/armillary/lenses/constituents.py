@@ -54,6 +54,16 @@ class TextConstituents:
     attention: Float[np.ndarray, "query key"]
     visible: Bool[np.ndarray, "query key"]
 
+    @property
+    def main_positional(self) -> str:
+        """The term without content that varies most along the rows."""
+
+        def variation(term: str) -> float:
+            rows = [self.terms[term][i][seen] for i, seen in enumerate(self.visible)]
+            return float(sum(np.square(row - row.mean()).sum() for row in rows if len(row)))
+
+        return max(POSITIONAL, key=variation)
+
     def folded(self, *, with_mean: bool = True) -> dict[str, Float[np.ndarray, "query key"]]:
         """positional, content and mixed sums of the terms; without the mean, the four terms that Song shows."""
         if not with_mean:

@@ -154,3 +154,24 @@ def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
         },
         coords={"position": kept, "layer": np.arange(layers)},
     )
+
+
+def context_coordinates(atlas: "Atlas", layer: int) -> "xr.Dataset":
+    """Sampled context vectors cvec = h - mu - pos_t in their first three principal coordinates, with their block."""
+    import xarray as xr
+
+    sample = atlas.group("sample").sel(layer=layer)
+    parts, skip = decompose(atlas, layer), atlas.settings["skip"]
+    at = sample["position"].to_numpy()
+    cvec = sample["vector"].to_numpy().astype(np.float64) - parts.mu - parts.pos[at - skip]
+    flat = cvec.reshape(-1, cvec.shape[-1])
+    left, values, _ = np.linalg.svd(flat - flat.mean(0), full_matrices=False)
+    blocks = np.repeat(np.arange(cvec.shape[0]), cvec.shape[1])
+    return xr.Dataset(
+        {
+            "coordinates": (("token", "axis"), (left * values)[:, :3]),
+            "block": (("token",), blocks),
+            "document": (("token",), atlas.group("corpus")["document"].to_numpy()[blocks]),
+            "position": (("token",), np.tile(at, cvec.shape[0])),
+        }
+    )
