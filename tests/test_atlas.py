@@ -50,7 +50,8 @@ class TestTables:
         heads = arm.open_atlas(folder).heads
         assert heads["head"].tolist() == [0, 1, 2, 3, 4, 5] * 3
         assert heads["kv_head"].tolist() == [0, 0, 0, 1, 1, 1] * 3
-        assert heads["share_bias"].isna().all()  # no lens has filled it: missing, not zero
+        assert heads["share_bias"].isna().all()  # a rotary model has no position bias: missing, not zero
+        assert heads["qk_trace"].isna().all()  # no lens has filled it yet
         assert heads["label"].isna().all()
 
     def test_provenance(self, folder: Path) -> None:
@@ -74,7 +75,10 @@ class TestCommands:
         shown = run("heads", folder, "--layer", "1", "--sort", "entropy")
         assert len(shown.strip().splitlines()) == 7
         assert "entropy" in shown
-        assert "share" not in shown  # nothing to show
+        assert "label" not in shown  # nothing to show
+        chosen = run("heads", folder, "--columns", "head,share_pos_pos", "--layer", "0")
+        assert chosen.splitlines()[0].split() == ["head", "share", "pos", "pos"]
+        assert len(run("heads", folder, "--columns", "all").strip().splitlines()) >= 19
         assert "mean norm" in run("layers", folder)
 
     def test_json_and_csv(self, folder: Path) -> None:
@@ -88,7 +92,11 @@ class TestCommands:
         assert len(lines) == 4
 
     def test_unknown_columns_and_layers(self, folder: Path) -> None:
-        for arguments, said in ((["--sort", "beauty"], "no column 'beauty'"), (["--layer", "9"], "no layer 9")):
+        for arguments, said in (
+            (["--sort", "beauty"], "no column 'beauty'"),
+            (["--layer", "9"], "no layer 9"),
+            (["--columns", "head,truth"], "no column 'truth'"),
+        ):
             with pytest.raises(arm.ArmillaryError, match=said):
                 run("heads", folder, *arguments)
 

@@ -71,7 +71,7 @@ class TestFigures:
         with torch.no_grad():
             h = model(tokens, output_hidden_states=True).hidden_states[2]
         vectors = atlas.group("sample")["vector"].sel(layer=2).to_numpy()
-        at = atlas.group("sample")["position"].to_numpy()
+        at = atlas.group("sample")["position"].to_numpy().tolist()
         np.testing.assert_allclose(vectors[:2], h[:, at], atol=1e-5)
         assert len(figures.contexts(sampled, 2).data[0].x) == 24 * 8
 
@@ -100,7 +100,7 @@ class TestFigures:
         anatomy = arm.describe(model)
         with torch.no_grad():
             for part in ("q", "k"):
-                getattr(anatomy.weights(0), part)[2].copy_(torch.from_numpy(vectors[:24].T * 10))
+                getattr(anatomy.weights(0), part)[2].copy_(torch.from_numpy((vectors[:24].T * 10).copy()))
         assert dissect(atlas, anatomy, 0, 2, k=24).corner_share > 0.75  # not 1: the diagonal is taken out first
         assert dissect(atlas, arm.describe(arm.bundled("llama")), 0, 2, k=24).corner_share < 0.5
 

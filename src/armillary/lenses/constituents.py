@@ -28,6 +28,9 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     table = pd.DataFrame({f"share_{term}": found[f"share_{term}"].to_numpy().reshape(-1) for term in TERMS})
     for name, terms in (("positional", POSITIONAL), ("content", CONTENT), ("mixed", MIXED)):
         table[f"{name}_share"] = table[[f"share_{term}" for term in terms]].sum(axis=1, skipna=False)
+    positions = [layer["position"] for layer in atlas.attrs["anatomy"]["layers"] for _ in range(layer["heads"])]
+    biased = [position is not None and position["kind"] in ("Alibi", "RelativeBias") for position in positions]
+    table["share_bias"] = table["share_bias"].where(np.array(biased))  # where a model has no bias, its share is missing
     table["constituent_error"] = found["error"].to_numpy().reshape(-1)
     geometry = atlas.group("geometry")
     table["argmax_ratio"] = geometry["argmax_ratio"].to_numpy().reshape(-1)
