@@ -54,9 +54,11 @@ def argmax_map(ratio: Float[np.ndarray, "layer head"]) -> go.Figure:
 
 def dissection(found: Dissection, layer: int, head: int) -> go.Figure:
     """The diagonal of W, and what of the rest survives the threshold in the basis of positions."""
-    figure = make_subplots(1, 2, subplot_titles=("Off-diagonal part, rotated: entries that survive", "Diagonal of W"))
+    figure = make_subplots(
+        1, 2, horizontal_spacing=0.18, subplot_titles=("Off-diagonal, rotated: what survives", "Diagonal of W")
+    )
     survivors = np.where(found.survives, found.rotated, np.nan)
-    figure.add_trace(heat(survivors, colorbar=dict(title="entry", x=0.45)), 1, 1)
+    figure.add_trace(heat(survivors, colorbar=dict(title="entry", x=0.42)), 1, 1)
     figure.add_trace(go.Scatter(y=found.diagonal, mode="markers", marker=dict(size=3), showlegend=False), 1, 2)
     figure.update_yaxes(autorange="reversed", row=1, col=1)
     title = f"Head {layer}.{head}: W = V L V' + D + noise; {found.corner_share:.0%} of the energy in the 20 x 20 corner"

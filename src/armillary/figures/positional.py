@@ -62,7 +62,8 @@ def dct_map(arrays: xr.Dataset, layer: int, at_most: int = 10) -> go.Figure:
     """The first frequencies of the Gram matrix."""
     values = np.abs(arrays["dct"].sel(layer=layer).to_numpy()[:at_most, :at_most])
     figure = go.Figure(heat(values, signed=False, colorbar=dict(title="|coefficient|")))
-    figure.update_yaxes(autorange="reversed", scaleanchor="x", title="frequency").update_xaxes(title="frequency")
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain", title="frequency")
+    figure.update_xaxes(constrain="domain", title="frequency")
     return styled(figure, f"Discrete cosine transform of the Gram matrix, layer {layer}")
 
 
@@ -73,7 +74,8 @@ def gram_map(arrays: xr.Dataset, layer: int) -> go.Figure:
     figure = go.Figure(
         go.Heatmap(z=values, x=t, y=t, zmin=-1, zmax=1, colorscale=SIGNED, colorbar=dict(title="cosine"))
     )
-    figure.update_yaxes(autorange="reversed", scaleanchor="x", title="position").update_xaxes(title="position")
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain", title="position")
+    figure.update_xaxes(constrain="domain", title="position")
     return styled(figure, f"Cosines between positions, layer {layer}")
 
 
@@ -94,7 +96,7 @@ def context_gram(parts: Decomposition, documents: Int[np.ndarray, "c"], layer: i
         )
     )
     figure.add_hline(len(parts.pos) - 0.5, line_color="grey").add_vline(len(parts.pos) - 0.5, line_color="grey")
-    figure.update_yaxes(autorange="reversed", scaleanchor="x")
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain").update_xaxes(constrain="domain")
     return styled(figure, f"Positions, then contexts by document, layer {layer}", height=620)
 
 
@@ -106,5 +108,5 @@ def layer_maps(arrays: xr.Dataset, norms: dict[str, Float[np.ndarray, "layer"]])
     cosines = arrays["layer_cosine"].to_numpy()
     figure.add_trace(go.Heatmap(z=cosines, zmin=-1, zmax=1, colorscale=SIGNED, colorbar=dict(title="cosine")), 1, 2)
     figure.update_xaxes(title="layer").update_yaxes(autorange="reversed", row=1, col=2)
-    figure.update_layout(legend=dict(x=0.02, y=0.98))
+    figure.update_layout(legend=dict(orientation="h", x=0, y=-0.2))
     return styled(figure, "The residual stream by layer")
