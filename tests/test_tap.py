@@ -13,8 +13,8 @@ from transformers.modeling_utils import AttentionInterface
 import armillary as arm
 from armillary.anatomy import Alibi
 from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
-from armillary.verification import relative_error, row_centred
-from armillary.view import AttentionView
+from armillary.verification import relative_error
+from armillary.view import AttentionView, row_centred
 
 TWICE = "falcon/alibi"  # eager Falcon adds its ALiBi bias twice; sdpa Falcon adds it once
 

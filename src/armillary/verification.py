@@ -13,7 +13,7 @@ from armillary.anatomy.rebuild import project, rebuilt_logits
 from armillary.anatomy.source import blocks_name, transformer_of
 from armillary.errors import ArmillaryError
 from armillary.tap import Tap
-from armillary.view import AttentionView
+from armillary.view import AttentionView, row_centred
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Relative error that the model's own rounding explains, by its dtype."""
@@ -217,10 +217,3 @@ def declared_visible(layer: Any, view: AttentionView) -> Tensor:
 def relative_error(a: Tensor, b: Tensor) -> float:
     """Largest difference over the largest value of b; NaN if there is one."""
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
-
-
-def row_centred(logits: Tensor, seen: Tensor) -> Tensor:
-    """Logits less their mean over the keys each row sees, zero elsewhere."""
-    kept = logits * seen
-    mean = kept.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
-    return (logits - mean) * seen

@@ -117,6 +117,14 @@ def soft_capped(products: Float[Tensor, "*dims"], cap: float | None) -> Float[Te
     return products if cap is None else cap * torch.tanh(products / cap)
 
 
+def row_centred(
+    logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor, "#batch #head row key"]
+) -> Float[Tensor, "batch head row key"]:
+    """Less the mean over the row's kept keys, zero elsewhere: what is constant along a row cancels in the softmax."""
+    mean = (logits * kept).sum(-1, keepdim=True) / kept.sum(-1, keepdim=True).clamp(min=1)
+    return (logits - mean) * kept
+
+
 def split_mask(
     mask: Tensor, keys: int
 ) -> tuple[Bool[Tensor, "batch head query key"], Float[Tensor, "batch head query key"] | None]:

@@ -1,14 +1,14 @@
 """How much each constituent makes of a head's logits: x = m + p_t + v split before q and k, nine terms plus bias."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.rebuild import parts_of_queries_and_keys
 from armillary.streams.attention import to_cells
 from armillary.streams.stream import State, wide
-from armillary.view import AttentionView, grouped_products
+from armillary.view import AttentionView, grouped_products, row_centred
 
 PARTS = ("mean", "pos", "cvec")
 TERMS = (*(f"{a}_{b}" for a in PARTS for b in PARTS), "bias")
@@ -108,11 +108,3 @@ class LogitParts:
             return [*found, torch.zeros_like(found[0])]
         chosen = bias if bias.shape[-2] == 1 else bias[..., rows, :]
         return [*found, wide(chosen).expand(found[0].shape)]
-
-
-def row_centred(
-    logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor, "batch #head row key"]
-) -> Float[Tensor, "batch head row key"]:
-    """Less the mean over the row's kept keys, zero elsewhere."""
-    mean = (logits * kept).sum(-1, keepdim=True) / kept.sum(-1, keepdim=True).clamp(min=1)
-    return (logits - mean) * kept
