@@ -231,6 +231,36 @@ class TestSameBits:
         assert count.computed == 12 - 4
         assert_identical(arm.scan(model, TOKENS, **settings), resumed)
 
+    def test_files_without_a_record_are_not_trusted(self, tmp_path: Path) -> None:
+        """A kill between clearing the record and the work of another scan must not mix the two."""
+
+        class Stop(Progress):
+            def shard_done(self, shard: Shard) -> None:
+                if shard.index == 3:
+                    raise KeyboardInterrupt
+
+        model, out = sample_model("llama"), tmp_path / "a"
+        with pytest.raises(KeyboardInterrupt):
+            arm.scan(model, TOKENS, batch=1, shard=1, out=out, progress=Stop())
+        (out / "work" / "atlas.zarr").mkdir()  # and half a store
+        (out / "scan.json").unlink()
+        other = TOKENS.flip(0)
+        assert_identical(arm.scan(model, other, batch=1, shard=1, out=out), arm.scan(model, other, batch=1, shard=1))
+
+    def test_a_scan_without_a_folder_outlives_its_name(self) -> None:
+        entropy = arm.scan(sample_model("llama"), TOKENS).tree["attention/entropy"]
+        assert (entropy.to_numpy() > 0).all()
+
+    def test_when_nan_may_change_on_resume(self, tmp_path: Path) -> None:
+        model, bad = sample_model("llama"), TOKENS.clone()
+        bad[7, 3] = 3
+        with torch.no_grad():
+            model.model.embed_tokens.weight[3] = torch.inf
+        with pytest.raises(arm.ArmillaryError, match="--when-nan skip"):
+            arm.scan(model, bad, batch=1, shard=1, out=tmp_path / "a")
+        resumed = arm.scan(model, bad, batch=1, shard=1, out=tmp_path / "a", resume=True, when_nan="skip")
+        assert resumed.attrs["skipped_blocks"] == [7]
+
     def test_shards_cover_the_blocks_once(self) -> None:
         covered = [block for shard in plan(101, 7) for block in range(shard.first, shard.last)]
         assert covered == list(range(101))
@@ -284,6 +314,9 @@ class TestRefusals:
         arm.scan(model, TOKENS, out=out, overwrite=True)
         with pytest.raises(arm.ArmillaryError, match="holds a finished atlas"):
             arm.scan(model, TOKENS, out=out)
+        arm.scan(model, TOKENS, out=out, resume=True)  # the same scan, finished: nothing to do
+        with pytest.raises(arm.ArmillaryError, match="holds a finished atlas"):
+            arm.scan(model, TOKENS, out=out, skip=2, resume=True)
         arm.scan(model, TOKENS, out=out, skip=2, overwrite=True)
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "thesis.tex").write_text("years of work")
@@ -315,6 +348,8 @@ class TestRefusals:
         assert atlas.attrs["skipped_blocks"] == [7, 9]
         kept = np.delete(np.arange(12), [7, 9])
         assert np.array_equal(atlas.group("corpus")["tokens"], bad[kept])
+        alone = arm.scan(model, bad, batch=4, shard=1, when_nan="skip")  # a shard with no block left
+        assert alone.attrs["skipped_blocks"] == [7, 9]
         clean = arm.scan(model, bad[kept])
         np.testing.assert_allclose(atlas.heads["entropy"], clean.heads["entropy"], rtol=1e-10)
         np.testing.assert_allclose(

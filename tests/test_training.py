@@ -47,7 +47,7 @@ class TestLoop:
 
     def test_a_damaged_checkpoint_is_not_used(self, tmp_path: Path) -> None:
         train(sample_model("llama"), PARTS, SETTINGS, tmp_path)
-        (tmp_path / "checkpoint.pt").write_bytes(b"broken")
+        next(tmp_path.glob("checkpoint-*.pt")).write_bytes(b"broken")
         steps: list[int] = []
         train(sample_model("llama"), PARTS, SETTINGS, tmp_path, lambda step, loss: steps.append(step))
         assert steps[0] == 0

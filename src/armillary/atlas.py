@@ -55,9 +55,13 @@ class Atlas:
         import xarray as xr
 
         if not self.has(name):
-            raise ArmillaryError(
-                f"this atlas has no {name!r}: it was scanned with --streams {','.join(self.settings['streams'])}"
+            adds = {"residual": "positions", "input": "positions", "rotary": "chunks", "geometry": "constituents"}.get(
+                name, name
             )
+            kept = self.settings["streams"]
+            missing = self.attrs["anatomy"]["missing"]
+            why = missing if adds in kept and missing else f"scan with --streams {','.join([*kept, adds])}"
+            raise ArmillaryError(f"this atlas has no {name!r}: {why}")
         return xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False)
 
     @property
@@ -192,8 +196,9 @@ def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
         if hasattr(stream.statistic, "lags"):
             groups[group]["lag"] = (("lag",), np.array(stream.statistic.lags))
         if hasattr(stream.statistic, "rotary"):
-            frequencies = np.array(stream.statistic.rotary.frequencies)
-            groups[group]["radians_per_token"] = (("frequency",), frequencies)
+            count = next(len(rotary.frequencies) for rotary in stream.statistic.rotary if rotary is not None)
+            turns = [[np.nan] * count if r is None else r.frequencies for r in stream.statistic.rotary]
+            groups[group]["radians_per_token"] = (("layer", "frequency"), np.array(turns))
     return groups
 
 
@@ -223,7 +228,12 @@ def _write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, 
             1 if dim == "layer" and values.ndim > 2 else max(1, n) for dim, n in zip(dims, values.shape, strict=True)
         )
         array = made.create_array(
-            name, shape=values.shape, dtype=values.dtype, chunks=chunks, dimension_names=list(dims)
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=chunks,
+            dimension_names=list(dims),
+            fill_value=np.nan if np.issubdtype(values.dtype, np.floating) else 0,
         )
         array[...] = values
 

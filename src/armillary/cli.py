@@ -136,8 +136,12 @@ def scan(
     ] = False,
     streams: Annotated[
         str | None,
-        typer.Option(help="What to keep, separated by commas: positions, attention, chunks, covariance, lags."),
+        typer.Option(
+            help="What to keep, separated by commas: positions, attention, chunks, covariance, constituents, lags "
+            "(all but the last by default)."
+        ),
     ] = None,
+    second_pass: Annotated[int, typer.Option(help="Blocks that run again for the constituents.")] = 64,
     when_nan: Annotated[str, typer.Option(help="When a block gives NaN: stop or skip it.")] = "stop",
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted scan.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,
@@ -175,6 +179,7 @@ def scan(
                 bos=bos,
                 by_document=by_document,
                 when_nan=when_nan,
+                second_pass=second_pass,
                 **kept,
             )
         typer.echo(f"{place}: look with  armillary heads {place}  and  armillary layers {place}")
@@ -321,6 +326,7 @@ def main() -> None:
     except ArmillaryError as error:
         typer.echo(f"armillary: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("armillary: stopped; what was finished is kept, and a scan goes on with --resume", err=True)
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == 130:  # Ctrl-C
+            typer.echo("armillary: stopped; what was finished is kept, and a scan goes on with --resume", err=True)
+        raise

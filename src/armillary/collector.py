@@ -52,7 +52,7 @@ class Wanted:
             raise ArmillaryError("constituents need the means by position: --streams positions,constituents,...")
         if not 0 <= self.skip < self.length - 1:
             raise ArmillaryError(
-                f"--skip {self.skip} leaves nothing of blocks of {self.length}: it must be 0 to {self.length - 2}"
+                f"--skip {self.skip} leaves nothing of blocks of {self.length}: use {self.skip + 2} tokens or more"
             )
 
     @property
@@ -84,6 +84,7 @@ class Collector:
         self._samples: dict[int, list[Tensor]] = {}
         self.wanted = wanted
         self.streams = new_streams(wanted, anatomy)
+        self._anatomy = anatomy
         self._layers = len(anatomy.layers)
         self._series: dict[str, dict[int, list[Tensor]]] = {"residual": {}, "input": {}}
 
@@ -102,9 +103,10 @@ class Collector:
             self._vectors("input", view.layer, view.x)
             if "input.lag" in self.streams:
                 self.streams["input.lag"].update(view.layer, view.x)
-        for name in ("attention.head", "rotary.chunk"):
-            if name in self.streams:
-                self.streams[name].update(view.layer, view)
+        if "attention.head" in self.streams:
+            self.streams["attention.head"].update(view.layer, view)
+        if "rotary.chunk" in self.streams and isinstance(self._anatomy.layers[view.layer].position, Rotary):
+            self.streams["rotary.chunk"].update(view.layer, view)
 
     def _vectors(self, group: str, layer: int, h: Tensor) -> None:
         if f"{group}.position" in self.streams:
@@ -140,8 +142,8 @@ def new_streams(wanted: Wanted, anatomy: Anatomy) -> dict[str, Stream]:
         streams["input.lag"] = Stream(LaggedCovariance(wanted.lags, wanted.skip))
     if "attention" in wanted.streams:
         streams["attention.head"] = Stream(AttentionStatistics(wanted.skip, wanted.length))
-    rotary = next((layer.position for layer in anatomy.layers if isinstance(layer.position, Rotary)), None)
-    if "chunks" in wanted.streams and rotary is not None:
+    rotary = tuple(layer.position if isinstance(layer.position, Rotary) else None for layer in anatomy.layers)
+    if "chunks" in wanted.streams and len({one.width for one in rotary if one is not None}) == 1:
         streams["rotary.chunk"] = Stream(ChunkNorms(rotary, wanted.skip))
     return streams
 

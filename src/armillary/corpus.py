@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,7 +68,11 @@ def read_blocks(
     if room < 1:
         raise ArmillaryError(f"blocks of {length} tokens have no room beside the tokenizer's special tokens: use more")
     skipped = Skipped()
-    texts = (document for name in names for document in documents(name, seed=seed, skipped=skipped))
+    texts = (
+        replace(document, name=f"{name}: {document.name}" if len(names) > 1 else document.name)
+        for name in names
+        for document in documents(name, seed=seed, skipped=skipped)
+    )
     tokenised = _tokenised(texts, tokenizer, skipped)
     cut = _by_document if by_document else _packed
     taken, owners, read = cut(tokenised, room, sequences, getattr(tokenizer, "eos_token_id", None))
@@ -172,6 +176,8 @@ def _by_document(texts: Tokenised, room: int, sequences: int, separator: int | N
         queue = queues.setdefault(name, [])
         if len(queue) < sequences:
             queue += [ids[i : i + room] for i in range(0, len(ids) - room + 1, room)][: sequences - len(queue)]
+        if sum(1 for blocks in queues.values() if blocks) >= sequences:
+            break  # each of them gives one block: more text changes nothing
     blocks: list[list[int]] = []
     owners: list[str] = []
     for turn in range(sequences):
@@ -187,7 +193,8 @@ def _too_little(name: str, found: int, wanted: int, length: int, read: int, by_d
         return f"the corpus {name} holds no text"
     kind = "blocks that do not mix documents" if by_document else "blocks"
     notes = "".join(f" ({note})" for note in skipped.notes())
+    instead = f"--sequences {found}, or a shorter --length" if found else "a shorter --length"
     return (
         f"the corpus {name} has {read} tokens{notes}, enough for {found} {kind} of {length}, but {wanted} were asked "
-        f"for ({wanted * length} tokens): give more text, or --sequences {max(found, 1)}, or a shorter --length"
+        f"for ({wanted * length} tokens): give more text, or {instead}"
     )

@@ -42,7 +42,7 @@ class ScanBar(ScanProgress):
     def batch_done(self, tokens: int) -> None:
         if self._task is not None:
             self._bar.advance(self._task, tokens)
-            speed = self._bar.tasks[0].speed
+            speed = self._bar.tasks[-1].speed
             self._bar.update(self._task, rate=f"{speed:,.0f} tokens/s" if speed else "")
 
     def shard_done(self, shard: Shard) -> None:

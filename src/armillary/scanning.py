@@ -1,8 +1,8 @@
 """From a model and text to an Atlas: blocks through a tapped model into streams, shard by shard, resumable."""
 
+import atexit
 import inspect
 import shutil
-import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ from armillary.verified import versions
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray
 WhenNaN = Literal["stop", "skip"]
+FEW = 16
+"""With fewer sequences a note says that positional shares cannot be trusted."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def scan(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Atlas:
-    """Scan a model on text and return its Atlas, kept in the folder `out` (without one, as long as the Atlas itself).
+    """Scan a model on text and return its Atlas, kept in the folder `out` (without one, until the program ends).
 
     `model` is a folder, a hub id or a loaded model (then give its tokenizer, or tokens of shape (sequence, token) as
     the corpus). `settings` are the fields of ScanSettings: length, sequences, skip, batch, seed, bos, ...
@@ -120,7 +122,7 @@ def scan(
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
-    weakref.finalize(atlas, shutil.rmtree, place, ignore_errors=True)
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     return atlas
 
 
@@ -141,11 +143,12 @@ class Run:
         description = self.description()
         shards = plan(len(self.blocks.tokens), self.settings.shard)
         with ScanFolder(folder) as place:
-            place.begin(description, resume=resume, overwrite=overwrite)
+            if place.begin(description, resume=resume, overwrite=overwrite):
+                return
             merged = new_streams(self.settings.wanted(), self.anatomy)
             done = place.merged(merged)
             self.progress.begin(len(shards), done, self.blocks.tokens.size)
-            for note in (*self.blocks.notes, *([self.anatomy.missing] if self.anatomy.missing else [])):
+            for note in (*self.blocks.notes, *self._notes(), *([self.anatomy.missing] if self.anatomy.missing else [])):
                 self.progress.note(note)
             for shard in shards[done:]:
                 streams = self._shard(place, shard)
@@ -154,13 +157,26 @@ class Run:
                 self.progress.shard_done(shard)
                 if (shard.index + 1) % MERGE_EVERY == 0:
                     place.write_merged(shard.index + 1, merged)
+            if not any(stream.states for stream in merged.values()):
+                raise ArmillaryError(
+                    "every block of this corpus gives NaN or infinite numbers: there is nothing to keep"
+                )
             if has_constituents(self.settings.wanted(), self.anatomy):
                 place.write_merged(len(shards), merged)
                 merged["constituents.share"] = self._second_pass(place, shards, merged)
             try:
                 write_atlas(place, shards, merged, self.anatomy, self.blocks, description, versions())
             except OSError as error:
+                shutil.rmtree(place.work / "atlas.zarr", ignore_errors=True)
                 raise ArmillaryError(write_problem(place.atlas, error)) from error
+
+    def _notes(self) -> list[str]:
+        count = len(self.blocks.tokens)
+        if count >= FEW:
+            return []
+        return [
+            f"{count} sequences are few: means by position then hold content too, and positional shares are too large"
+        ]
 
     def _second_pass(self, place: ScanFolder, shards: list[Shard], first: dict[str, Stream]) -> Stream:
         """Shares of the constituents on the first `second_pass` blocks, now that the means are known."""
@@ -177,6 +193,7 @@ class Run:
                 receive = streams["constituents.share"]
                 with Tap(self.model, lambda view, receive=receive: receive.update(view.layer, view)):  # type: ignore[misc]
                     self._run(blocks[part.first : part.last])
+                receive.to_cpu()
                 place.write_second(part, streams)
             whole.merge(streams["constituents.share"])
         return whole
@@ -200,6 +217,8 @@ class Run:
                 skipped += bad.blocks
                 for block in bad.blocks:
                     self.progress.note(f"block {block} was left out: {bad.place} gives NaN or infinite numbers")
+        for stream in collector.streams.values():
+            stream.to_cpu()
         place.write_shard(shard, collector.streams, collector.series(), sorted(skipped))
         return collector.streams
 
@@ -207,10 +226,6 @@ class Run:
         sampled = max(0, SAMPLED_SEQUENCES - shard.first)
         collector = Collector(self.settings.wanted(), self.anatomy, sampled)
         kept = [block for block in range(shard.first, shard.last) if block not in skipped]
-        if not kept:
-            raise ArmillaryError(
-                f"all blocks of {shard.first} to {shard.last - 1} give NaN: this model cannot be scanned"
-            )
         follows = bool(find_stack(self.model, self.anatomy).blocks)
         with Tap(self.model, collector.on_attention, collector.on_residual if follows else None):
             self._run(kept)

@@ -72,10 +72,15 @@ class ScanFolder:
                 self.out.rmdir()
         self._lock.release()
 
-    def begin(self, description: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-        """Start a scan here, or go on with the one that was interrupted; refuse to mix two."""
+    def begin(self, description: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
+        """Start a scan here, or go on with the one that was interrupted; refuse to mix two.
+
+        True if the very same scan is finished already and there is nothing left to do.
+        """
         record = self.out / "scan.json"
         if self.atlas.exists():
+            if resume and not overwrite and not self._differs(description):
+                return True
             if not overwrite:
                 raise ArmillaryError(
                     f"{self.out} holds a finished atlas: choose another --out, or replace it with --overwrite"
@@ -89,23 +94,35 @@ class ScanFolder:
                 f"{self.out} holds an unfinished scan: --resume goes on with it, --overwrite starts anew"
             )
         elif record.exists():
-            before = json.loads(record.read_text(encoding="utf-8"))
-            different = differences(without_names(before), without_names(description))
+            different = self._differs(description)
             if different:
                 raise ArmillaryError(
                     f"{self.out} holds an unfinished scan of something else ({'; '.join(different)}): "
                     "--overwrite starts anew, or choose another --out"
                 )
-            return
+            return False
         elif any(path.name != "work" for path in self.out.iterdir()):
             raise ArmillaryError(f"{self.out} holds other files: choose a new or empty folder for --out")
+        self._clear()  # files without a record belong to no scan
         write_atomically(record, json.dumps(description, indent=1).encode())
+        return False
+
+    def _differs(self, description: dict[str, Any]) -> list[str]:
+        """What the scan that this folder holds does otherwise."""
+        try:
+            before = json.loads((self.out / "scan.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ArmillaryError(f"{self.out / 'scan.json'} cannot be read: --overwrite starts anew") from error
+        return differences(essential(before), essential(description))
 
     def _clear(self) -> None:
-        (self.out / "scan.json").unlink(missing_ok=True)
+        """Remove all work, and the record last: a kill in between leaves nothing that could be taken for another's."""
         for path in self.work.iterdir():
-            if path.name != "lock":
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "lock":
                 path.unlink()
+        (self.out / "scan.json").unlink(missing_ok=True)
 
     # finished work ------------------------------------------------------------------------------------------
 
@@ -178,10 +195,10 @@ def from_tensors(streams: dict[str, Stream], tensors: dict[str, Tensor]) -> None
         stream.restore({key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")})
 
 
-def without_names(description: dict[str, Any]) -> dict[str, Any]:
-    """A description less the names of model and corpus: a path may be written in many ways, its content counts."""
+def essential(description: dict[str, Any]) -> dict[str, Any]:
+    """A description less what finished shards do not depend on: the names of model and corpus, and when_nan."""
     return {
-        key: {k: v for k, v in value.items() if k != "name"} if isinstance(value, dict) else value
+        key: {k: v for k, v in value.items() if k not in ("name", "when_nan")} if isinstance(value, dict) else value
         for key, value in description.items()
     }
 

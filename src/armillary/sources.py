@@ -60,7 +60,7 @@ def documents(source: str, *, seed: int = 0, skipped: Skipped | None = None) -> 
 def _from_disk(source: str, skipped: Skipped) -> Iterator[Document]:
     path, _, text_field = source.rpartition(".jsonl:")
     if path:
-        yield from _json_lines(Path(path + ".jsonl"), text_field)
+        yield from _json_lines(Path(path + ".jsonl"), text_field, skipped)
         return
     place = Path(source).expanduser()
     if not place.exists():
@@ -69,18 +69,20 @@ def _from_disk(source: str, skipped: Skipped) -> Iterator[Document]:
             "builtin:random or hf:NAME:SPLIT:FIELD"
         )
     if place.is_dir():
+        before = len(skipped.binary_files)
         files = sorted(file for file in place.rglob("*") if file.is_file())
         if not files:
             raise ArmillaryError(f"the folder {source} holds no files")
         for file in files:
             yield from _text_file(file, str(file.relative_to(place)), skipped)
-        if len(skipped.binary_files) == len(files):
+        if len(skipped.binary_files) - before == len(files):
             raise ArmillaryError(f"the folder {source} holds no text, only {len(files)} binary files")
     elif place.suffix == ".jsonl":
-        yield from _json_lines(place, "text")
+        yield from _json_lines(place, "text", skipped)
     else:
+        before = len(skipped.binary_files)
         yield from _text_file(place, place.name, skipped)
-        if skipped.binary_files:
+        if len(skipped.binary_files) > before:
             raise ArmillaryError(f"{source} is a binary file: a corpus is text")
 
 
@@ -100,11 +102,13 @@ def _text_file(file: Path, name: str, skipped: Skipped) -> Iterator[Document]:
         raise ArmillaryError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _json_lines(file: Path, text_field: str) -> Iterator[Document]:
+def _json_lines(file: Path, text_field: str, skipped: Skipped) -> Iterator[Document]:
     if not file.is_file():
         raise ArmillaryError(f"there is no file {file}")
-    with file.open(encoding="utf-8", errors="replace") as opened:
-        for number, line in enumerate(opened, 1):
+    with file.open("rb") as opened:
+        for number, raw in enumerate(opened, 1):
+            line = raw.decode("utf-8", errors="ignore")
+            skipped.undecodable_bytes += len(raw) - len(line.encode("utf-8"))
             if not line.strip():
                 continue
             try:
@@ -116,7 +120,10 @@ def _json_lines(file: Path, text_field: str) -> Iterator[Document]:
                 raise ArmillaryError(
                     f"line {number} of {file} has no field {text_field!r}: name the field as {file}:FIELD"
                 ) from error
-            yield Document(str(record.get("id", f"line {number}")), str(text))
+            if text is None:
+                skipped.empty += 1
+                continue
+            yield Document(f"{file.name} line {number}", str(text))
 
 
 def _hugging_face(source: str) -> Iterator[Document]:

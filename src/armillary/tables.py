@@ -84,7 +84,7 @@ def show(table: pd.DataFrame, *, title: str = "", limit: int | None = None) -> N
         grid.add_row(*(escape(cell(value)) for value in row))
     out.print(grid)
     if limit is not None and len(shown) > limit:
-        out.print(f"[dim]{len(shown) - limit} more rows: --json or --csv has them all[/dim]")
+        out.print(f"[dim]{len(shown) - limit} more rows: --json has them all[/dim]")
 
 
 def show_dossier(told: "Dossier") -> None:

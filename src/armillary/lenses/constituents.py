@@ -41,8 +41,7 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
 
 def qk_energy(atlas: "Atlas", k: int) -> Float[np.ndarray, "layer head"]:
     """Low-frequency share of the mean logits over kept positions, those behind a causal mask included."""
-    logits = atlas.group("constituents")["mean_logits"].to_numpy()
-    return dct_energy(logits[..., atlas.settings["skip"] :, atlas.settings["skip"] :], k)
+    return dct_energy(atlas.group("constituents")["mean_logits"].to_numpy(), k)
 
 
 @dataclass(frozen=True)

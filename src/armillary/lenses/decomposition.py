@@ -28,7 +28,7 @@ class Decomposition:
     def shares(self) -> tuple[float, float, float]:
         """Shares of the total sum of squares that pos, ctx and resid have; they add to 1."""
         positions, sequences = len(self.pos), len(self.ctx)
-        if self.total == 0:
+        if self.total == 0 or sequences < 2:  # of one sequence, position and content cannot be told apart
             return (np.nan, np.nan, np.nan)
         pos = sequences * np.square(self.pos).sum() / self.total
         ctx = positions * np.square(self.ctx).sum() / self.total

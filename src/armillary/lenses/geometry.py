@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.rebuild import parts_of_queries_and_keys
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 FREQUENCIES = (1, 3, 5, 10)
 POSITIONS_AT_MOST = 512
-"""Matrices of positions are computed for at most this many (evenly spaced beyond)."""
+"""DCT energies are of matrices of at most this many positions (evenly spaced beyond)."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +38,31 @@ def head_geometry(anatomy: Anatomy, means: Means, skip: int) -> HeadGeometry:
     """
     ratios, pwp, pp = [], [], []
     length = means.pos.shape[1]
-    kept = torch.arange(skip, length)[:: max(1, -(-(length - skip) // POSITIONS_AT_MOST))]
+    spaced = torch.arange(skip, length)[:: max(1, -(-(length - skip) // POSITIONS_AT_MOST))]
     for layer in anatomy.layers:
         weights = anatomy.weights(layer.index)
         device = weights.q[0].device
         mean, pos = means.mean[layer.index].to(device)[None, None], means.pos[layer.index].to(device)[None]
-        everywhere = torch.arange(length, device=device)
-        q, k = parts_of_queries_and_keys(layer, weights, (mean, pos), everywhere)
-        scale = layer.scale or 1.0
-        whole = (
-            grouped_products(q[0][:, :, kept] + q[1][:, :, kept], k[0][:, :, kept] + k[1][:, :, kept])[0].cpu() * scale
-        )
-        hidden = torch.ones(len(kept), len(kept), dtype=torch.bool).triu(1)
-        best = whole.masked_fill(hidden, -torch.inf).argmax(-1)
-        ratios.append((best == torch.arange(len(kept))).double().mean(-1).numpy())
-        inner = grouped_products(q[1][:, :, kept], k[1][:, :, kept])[0].cpu().numpy()
-        p = pos[0, kept].cpu().numpy()
+        q, k = parts_of_queries_and_keys(layer, weights, (mean, pos), torch.arange(length, device=device))
+        ratios.append(argmax_ratio((q[0] + q[1])[:, :, skip:], (k[0] + k[1])[:, :, skip:]))
+        inner = grouped_products(q[1][:, :, spaced], k[1][:, :, spaced])[0].cpu().numpy()
+        p = pos[0, spaced].cpu().numpy()
         pwp.append(np.stack([dct_energy(inner, f) for f in FREQUENCIES], -1))
         pp.append(np.array([float(dct_energy(p @ p.T, f)) for f in FREQUENCIES]))
     return HeadGeometry(np.stack(ratios), np.stack(pwp), np.stack(pp))
+
+
+def argmax_ratio(
+    q: Float[Tensor, "1 head t e"], k: Float[Tensor, "1 kv_head t e"], rows: int = 256
+) -> Float[np.ndarray, "head"]:
+    """The fraction of rows t whose largest q_t.k_t', t' <= t, is at t' = t; a block of rows at a time."""
+    length, hits = q.shape[2], torch.zeros(q.shape[1], device=q.device)
+    for start in range(0, length, rows):
+        at = torch.arange(start, min(start + rows, length), device=q.device)
+        logits = grouped_products(q[:, :, at], k)[0]
+        hidden = torch.arange(length, device=q.device)[None, :] > at[:, None]
+        hits += (logits.masked_fill(hidden, -torch.inf).argmax(-1) == at).sum(-1)
+    return (hits / length).cpu().double().numpy()
 
 
 @dataclass(frozen=True)

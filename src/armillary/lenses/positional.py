@@ -1,5 +1,6 @@
 """The positional basis of every layer: how large, how low-ranked, how smooth, how far from the contexts."""
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,6 +113,7 @@ def incoherence(pos: Float[np.ndarray, "t d"], ctx: Float[np.ndarray, "c d"]) ->
     return (np.nan, np.nan) if np.isnan(cosines).all() else (float(np.nanmean(cosines)), float(np.nanmax(cosines)))
 
 
+@cache
 def incoherence_of_random(t: int, c: int, d: int, seed: int = 0) -> tuple[float, float]:
     """The same of as many random directions: the baseline."""
     rng = np.random.default_rng(seed)
@@ -126,9 +128,7 @@ def cluster_similarity(ctx: Float[np.ndarray, "c d"], documents: Int[np.ndarray,
     other = ~same
     np.fill_diagonal(same, False)
     cosines = unit @ unit.T
-    if not same.any() or not other.any():
-        return np.nan, np.nan
-    return float(cosines[same].mean()), float(cosines[other].mean())
+    return tuple(float(cosines[pairs].mean()) if pairs.any() else np.nan for pairs in (same, other))  # type: ignore[return-value]
 
 
 def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":

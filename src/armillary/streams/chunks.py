@@ -10,9 +10,12 @@ from armillary.view import AttentionView
 
 
 class ChunkNorms:
-    """Mean length of every frequency's chunk of q, k and v (v, which is not rotated, as control), kept positions."""
+    """Mean length of every frequency's chunk of q, k and v (v, which is not rotated, as control), kept positions.
 
-    def __init__(self, rotary: Rotary, skip: int) -> None:
+    `rotary` is each layer's encoding; a layer without one is not measured.
+    """
+
+    def __init__(self, rotary: tuple[Rotary | None, ...], skip: int) -> None:
         self.rotary = rotary
         self.skip = skip
         self.dims: dict[str, tuple[str, ...]] = {
@@ -23,11 +26,13 @@ class ChunkNorms:
 
     def measure(self, batch: AttentionView) -> State:
         tokens = batch.q.shape[0] * (batch.queries - self.skip)
-        sums = {f"{name}_norm": self._sum(getattr(batch, name)) for name in ("q", "k", "v")}
+        rotary = self.rotary[batch.layer]
+        assert rotary is not None
+        sums = {f"{name}_norm": self._sum(rotary, getattr(batch, name)) for name in ("q", "k", "v")}
         return {"tokens": torch.tensor(float(tokens), dtype=torch.float64, device=batch.q.device), **sums}
 
-    def _sum(self, vectors: Float[Tensor, "batch head token e"]) -> Float[Tensor, "head frequency"]:
-        chunks = pairs(self.rotary, wide(vectors[:, :, self.skip :]))
+    def _sum(self, rotary: Rotary, vectors: Float[Tensor, "batch head token e"]) -> Float[Tensor, "head frequency"]:
+        chunks = pairs(rotary, wide(vectors[:, :, self.skip :]))
         return chunks.square().sum(-1).sqrt().sum((0, 2))
 
     def combine(self, a: State, b: State) -> State:

@@ -37,7 +37,7 @@ class ConstituentShares:
 
     b is the sum of the terms, which is the logit that the model computed up to rounding; `error` says how far apart
     the two are: the root mean square of their difference over that of b. mean_logits is the mean of b over texts for
-    all pairs of positions, those that a causal mask hides too, on a grid of at most 128 x 128 cells.
+    all pairs of kept positions, those that a causal mask hides too, on a grid of at most 128 x 128 cells.
     """
 
     def __init__(self, anatomy: Anatomy, means: Means, skip: int) -> None:
@@ -67,15 +67,15 @@ class ConstituentShares:
         terms = [row_centred(term, kept) for term in every]
         whole = torch.stack(terms).sum(0)
         query = torch.arange(view.queries, device=whole.device)[rows]
-        once = torch.stack(every).sum(0).sum(0)
+        once = torch.stack(every).sum(0).sum(0)[..., self.skip :]
         counted = torch.full_like(once[:1], float(view.q.shape[0]))
         seen = row_centred(wide(view.logits(rows)), kept)
         return {
             "products": torch.stack([(term * whole).sum((0, 2, 3)) for term in terms]),
             "square": whole.square().sum((0, 2, 3)),
             "difference": (seen - whole).square().sum((0, 2, 3)),
-            "cell_sum": to_cells(once, query, view.queries),
-            "cell_count": to_cells(counted, query, view.queries),
+            "cell_sum": to_cells(once, query - self.skip, view.queries - self.skip),
+            "cell_count": to_cells(counted, query - self.skip, view.queries - self.skip),
         }
 
     def combine(self, a: State, b: State) -> State:

@@ -42,6 +42,12 @@ class Stream:
         for layer, state in other.states.items():
             self._add(layer, state)
 
+    def to_cpu(self) -> None:
+        """Move the states to main memory, where shards are merged whatever they were computed on."""
+        self.states = {
+            layer: {name: tensor.cpu() for name, tensor in state.items()} for layer, state in self.states.items()
+        }
+
     def _add(self, layer: int, state: State) -> None:
         before = self.states.get(layer)
         self.states[layer] = state if before is None else self.statistic.combine(before, state)

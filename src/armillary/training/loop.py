@@ -14,7 +14,7 @@ from jaxtyping import Int, Integer
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
-from armillary.files import read_checked, write_with_checksum
+from armillary.files import read_checked, remove_with_checksum, write_with_checksum
 
 
 @dataclass(frozen=True)
@@ -113,24 +113,32 @@ def _decayed(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
 
 
 def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder: Path) -> None:
+    """Keep everything a resumed run needs; the checkpoint before goes when this one is whole."""
     buffer = BytesIO()
-    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, buffer)
-    write_with_checksum(folder / "checkpoint.pt", buffer.getvalue())
-    write_with_checksum(folder / "settings.json", json.dumps(asdict(settings), indent=1).encode())
+    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save({**state, "settings": json.dumps(asdict(settings)), "random": torch.get_rng_state()}, buffer)
+    path = folder / f"checkpoint-{step:08d}.pt"
+    write_with_checksum(path, buffer.getvalue())
+    for older in folder.glob("checkpoint-????????.pt"):
+        if older != path:
+            remove_with_checksum(older)
 
 
 def _resume(model: Any, optimizer: Any, settings: TrainSettings, folder: Path) -> int:
-    """Load the last checkpoint, if there is a whole one, and return the step to go on with."""
-    data = read_checked(folder / "checkpoint.pt")
-    if data is None:
-        return 0
-    before = json.loads((folder / "settings.json").read_text())
-    different = [key for key, value in asdict(settings).items() if before.get(key) != value]
-    if different:
-        raise ArmillaryError(
-            f"{folder} holds a run with other settings ({', '.join(different)}): train into another folder"
-        )
-    state = torch.load(BytesIO(data), weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"])
+    """Load the last checkpoint that is whole, if there is one, and return the step to go on with."""
+    for path in sorted(folder.glob("checkpoint-????????.pt"), reverse=True):
+        data = read_checked(path)
+        if data is None:
+            continue
+        state = torch.load(BytesIO(data), weights_only=True)
+        before = json.loads(state["settings"])
+        different = [key for key, value in asdict(settings).items() if before.get(key) != value]
+        if different:
+            raise ArmillaryError(
+                f"{folder} holds a run with other settings ({', '.join(different)}): train into another folder"
+            )
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        return int(state["step"])
+    return 0
