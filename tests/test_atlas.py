@@ -124,6 +124,15 @@ class TestCommands:
         assert row["change"] == pytest.approx(row["b"] - row["a"])
         assert "Heads, the largest changes first" in run("compare", tmp_path / "0", tmp_path / "1")
 
+    def test_three_side_by_side(self, folder: Path) -> None:
+        rows = json.loads(run("compare", folder, folder, folder, "--json"))["side_by_side"]
+        pos = next(row for row in rows if row["measure"] == "pos_share")
+        assert pos["tokens (0)"] == pytest.approx(arm.open_atlas(folder).layers["pos_share"][1:].mean())
+        assert set(pos) == {"measure", "tokens (0)", "tokens (1)", "tokens (2)"}
+        assert "Side by side" in run("compare", folder, folder, folder)
+        with pytest.raises(arm.ArmillaryError, match="two folders or more"):
+            run("compare", folder)
+
     def test_several_corpora_give_an_atlas_each(self, tmp_path: Path) -> None:
         sample_model("gpt2").save_pretrained(tmp_path / "model")
         with pytest.raises(arm.ArmillaryError, match="no tokenizer"):

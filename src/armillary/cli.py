@@ -247,25 +247,36 @@ def show(
 
 @app.command()
 def compare(
-    first: Folder,
-    second: Folder,
+    folders: Annotated[
+        list[Path], typer.Argument(help="Two or more folders that `armillary scan` wrote.", metavar="A B ...")
+    ],
     rows: Annotated[int, typer.Option(help="How many of the largest changes to print.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Print what changed from one atlas to another, per head and per layer, the largest changes first."""
+    """Print atlases side by side, layer means of every measure; of two, also what changed, largest changes first."""
     from armillary import tables
     from armillary.atlas import open_atlas
     from armillary.comparison import compare as run_comparison
+    from armillary.comparison import side_by_side
 
-    found = run_comparison(open_atlas(first), open_atlas(second))
+    if len(folders) < 2:
+        raise ArmillaryError("compare needs two folders or more")
+    atlases = [open_atlas(folder) for folder in folders]
+    beside = side_by_side(atlases)
+    found = run_comparison(*atlases) if len(atlases) == 2 else None
     if as_json:
-        parts = {"heads": json.loads(tables.as_json(found.heads)), "layers": json.loads(tables.as_json(found.layers))}
-        _print_json({"scans": found.scans, **parts})
+        parts = {"side_by_side": json.loads(tables.as_json(beside))}
+        if found is not None:
+            changes = {"heads": found.heads, "layers": found.layers}
+            parts |= {name: json.loads(tables.as_json(table)) for name, table in changes.items()}
+        _print_json({"scans": found.scans if found else [], **parts})
         return
-    for line in found.scans:
+    for line in found.scans if found else []:
         typer.echo(line)
-    tables.show(found.heads, title="Heads, the largest changes first", limit=rows)
-    tables.show(found.layers, title="Layers", limit=rows)
+    tables.show(beside, title="Side by side, means over layers")
+    if found is not None:
+        tables.show(found.heads, title="Heads, the largest changes first", limit=rows)
+        tables.show(found.layers, title="Layers, the largest changes first", limit=rows)
 
 
 @app.command()

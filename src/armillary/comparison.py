@@ -64,3 +64,17 @@ def _changes(a: pd.DataFrame, b: pd.DataFrame, index: list[str]) -> pd.DataFrame
     return found.sort_values(
         ["size", *index, "measure"], ascending=[False, *[True] * len(index), True], ignore_index=True
     )
+
+
+def side_by_side(atlases: "list[Atlas]") -> pd.DataFrame:
+    """A row for every measure of the layers, a column for every atlas: the mean over layers 1 to L (Song's Table 2).
+
+    The embeddings (layer 0) are left out; a measure that none of them has is left out too.
+    """
+    names = [str(atlas.attrs["corpus"]["name"]).rsplit("/", 1)[-1] for atlas in atlases]
+    labels = [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
+    means = {
+        label: atlas.layers.iloc[1:].drop(columns="layer").astype(float).mean()
+        for label, atlas in zip(labels, atlases, strict=True)
+    }
+    return pd.DataFrame(means).dropna(how="all").rename_axis("measure").reset_index()
