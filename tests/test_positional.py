@@ -154,6 +154,16 @@ class TestMeasures:
         assert np.isnan(cluster_similarity(ctx, np.zeros(4, dtype=int))[1])  # one document: nothing to differ from
         assert np.isnan(cluster_similarity(ctx, np.arange(4))[0])  # a block each: nothing to be the same as
 
+    def test_clusters_and_incoherence_equal_all_pairs(self) -> None:
+        rng = np.random.default_rng(2)
+        pos, ctx, documents = rng.normal(size=(9, 6)), rng.normal(size=(600, 6)), rng.integers(0, 5, 600)
+        cosines = gram(ctx)
+        same = documents[:, None] == documents[None, :]
+        expected = cosines[same & ~np.eye(600, dtype=bool)].mean(), cosines[~same].mean()
+        assert cluster_similarity(ctx, documents) == pytest.approx(expected, abs=1e-12)
+        between = np.abs(gram(np.concatenate([pos, ctx]))[:9, 9:])
+        assert incoherence(pos, ctx) == pytest.approx((between.mean(), between.max()), rel=1e-12)
+
     def test_arrays_for_figures(self) -> None:
         atlas = arm.scan(sample_model("gpt2"), TOKENS)
         found = positional_arrays(atlas)

@@ -107,10 +107,16 @@ def relative_norm(atlas: "Atlas", parts: Decomposition, layer: int, group: str) 
 
 
 def incoherence(pos: Float[np.ndarray, "t d"], ctx: Float[np.ndarray, "c d"]) -> tuple[float, float]:
-    """Mean and largest |cos(pos_t, ctx_c)| over all pairs."""
-    lengths = np.outer(np.linalg.norm(pos, axis=1), np.linalg.norm(ctx, axis=1))
-    cosines = np.abs(np.divide(pos @ ctx.T, lengths, out=np.full_like(lengths, np.nan), where=lengths > 0))
-    return (np.nan, np.nan) if np.isnan(cosines).all() else (float(np.nanmean(cosines)), float(np.nanmax(cosines)))
+    """Mean and largest |cos(pos_t, ctx_c)| over all pairs with a direction; some contexts at a time."""
+    total, count, largest = 0.0, 0, 0.0
+    pos = pos[np.linalg.norm(pos, axis=1) > 0]
+    for start in range(0, len(ctx), 256):
+        part = ctx[start : start + 256]
+        part = part[np.linalg.norm(part, axis=1) > 0]
+        cosines = np.abs(pos @ part.T) / np.outer(np.linalg.norm(pos, axis=1), np.linalg.norm(part, axis=1))
+        total, count = total + float(cosines.sum()), count + cosines.size
+        largest = max(largest, float(cosines.max(initial=0.0)))
+    return (total / count, largest) if count else (np.nan, np.nan)
 
 
 @cache
@@ -124,11 +130,14 @@ def cluster_similarity(ctx: Float[np.ndarray, "c d"], documents: Int[np.ndarray,
     """Mean cos(ctx_c, ctx_c') over pairs of the same and of different documents; missing where there are none."""
     norms = np.linalg.norm(ctx, axis=1, keepdims=True)
     unit = np.divide(ctx, norms, out=np.zeros_like(ctx), where=norms > 0)
-    same = documents[:, None] == documents[None, :]
-    other = ~same
-    np.fill_diagonal(same, False)
-    cosines = unit @ unit.T
-    return tuple(float(cosines[pairs].mean()) if pairs.any() else np.nan for pairs in (same, other))  # type: ignore[return-value]
+    _, owner, sizes = np.unique(documents, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(sizes), ctx.shape[1]))
+    np.add.at(sums, owner, unit)  # the sum of cosines over pairs is a squared length: no C x C matrix is made
+    within = np.square(sums).sum()
+    pairs = (float(within - np.square(unit).sum()), float(np.square(unit.sum(0)).sum() - within))
+    counts = (int((sizes * (sizes - 1)).sum()), int(len(ctx) ** 2 - np.square(sizes).sum()))
+    intra, inter = (total / count if count else np.nan for total, count in zip(pairs, counts, strict=True))
+    return intra, inter
 
 
 def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
