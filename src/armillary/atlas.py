@@ -77,6 +77,17 @@ class Atlas:
         return read_table(self, "layers")
 
     @cached_property
+    def matrices(self) -> "pd.DataFrame":
+        """A row for every stored matrix, against a random one of its shape (`armillary weights`)."""
+        from armillary.lenses.tables import read_table
+
+        if not self.has("tables/matrices"):
+            raise ArmillaryError(
+                f"{self.path} has no spectra of whole matrices: `armillary weights MODEL --out DIR` writes them"
+            )
+        return read_table(self, "matrices")
+
+    @cached_property
     def heads(self) -> "pd.DataFrame":
         """A row for every head of every layer; a measure that does not apply is missing."""
         from armillary.lenses.tables import read_table
@@ -166,14 +177,16 @@ def write_atlas(
     }
     zarr.create_group(part, attributes=attributes)
     for group, arrays in _grouped(streams, len(anatomy.layers)).items():
-        _write_group(part, group, arrays)
+        write_group(part, group, arrays)
     if "constituents.share" in streams:
-        _write_group(part, "geometry", _geometry(streams, anatomy))
+        write_group(part, "geometry", _geometry(streams, anatomy))
+    if not anatomy.missing:
+        write_group(part, "spectral", _spectral(anatomy))
     corpus = {
         "tokens": (("sequence", "position"), blocks.tokens[kept]),
         "document": (("sequence",), blocks.document[kept]),
     }
-    _write_group(part, "corpus", corpus, {"documents": list(blocks.documents), "by_document": blocks.by_document})
+    write_group(part, "corpus", corpus, {"documents": list(blocks.documents), "by_document": blocks.by_document})
     _write_series(part, place.series(shards), len(kept))
     _write_samples(part, place.series(shards), description["settings"])
     write_tables(Atlas(part))
@@ -181,6 +194,13 @@ def write_atlas(
 
 
 Arrays = dict[str, tuple[tuple[str, ...], Num[np.ndarray, "..."]]]
+
+
+def _spectral(anatomy: "Anatomy") -> Arrays:
+    """The spectra of the heads' weights (lenses/spectral.py), while the weights are at hand."""
+    from armillary.weighing import of_anatomy
+
+    return of_anatomy(anatomy)
 
 
 def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
@@ -216,7 +236,8 @@ def _geometry(streams: "dict[str, Stream]", anatomy: "Anatomy") -> Arrays:
     }
 
 
-def _write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:
+def write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:
+    """Add a group of labelled arrays to a store; a dimension without labels of its own gets 0, 1, 2, ..."""
     import zarr
 
     root = zarr.open_group(store, mode="a")
@@ -249,7 +270,7 @@ def _write_samples(store: Path, series: "Iterable[dict[str, Tensor]]", settings:
             "vector": (("layer", "sequence", "position", "width"), np.concatenate(parts).swapaxes(0, 1)),
             "position": (("position",), np.array(wanted.sampled_positions)),
         }
-        _write_group(store, "sample", arrays)
+        write_group(store, "sample", arrays)
 
 
 def _write_series(store: Path, series: "Iterable[dict[str, Tensor]]", sequences: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from armillary.anatomy.adapter import adapter_for
 from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
+from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.source import describe
 from armillary.anatomy.weights import bad
 from armillary.errors import ArmillaryError
@@ -34,6 +35,9 @@ def load(
     if not_finite not in ("refuse", "allow"):
         raise ArmillaryError(f"not_finite={not_finite!r} is not known: it can be 'refuse' or 'allow'")
     source = expanded(source)
+    packed = None if "gguf_file" in options else gguf_file(source)
+    if packed is not None:
+        source, options = packed.parent, {**options, "gguf_file": packed.name}
     chosen = {name: options[name] for name in OF_THE_CONFIG if name in options}
     config = load_config(source, trust_remote_code=trust_remote_code, **chosen)
     if Path(source).is_dir() and list(Path(source).glob("*.safetensors")) and not chosen:
@@ -70,8 +74,11 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
     """The tokenizer of a folder or hub id."""
     from transformers import AutoTokenizer
 
+    packed = gguf_file(expanded(source))
+    options = {} if packed is None else {"gguf_file": packed.name}
+    place = expanded(source) if packed is None else packed.parent
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(expanded(source)), trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(str(place), trust_remote_code=trust_remote_code, **options)
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error

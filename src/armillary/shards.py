@@ -153,6 +153,15 @@ class ScanFolder:
             from_tensors(streams, parse(data))
         return data is not None
 
+    def write_layer(self, layer: int, arrays: dict[str, Tensor]) -> None:
+        """Keep what was computed from a layer's weights."""
+        write_with_checksum(self._path("layer", layer), pack(arrays))
+
+    def layer(self, layer: int) -> dict[str, Tensor] | None:
+        """What was kept of a layer's weights, if it is finished and undamaged."""
+        data = read_checked(self._path("layer", layer))
+        return None if data is None else parse(data)
+
     def merged(self, streams: dict[str, Stream]) -> int:
         """Put the merged streams of the first shards into `streams`; returns how many shards they hold."""
         for path in sorted(self.work.glob("merged-?????"), reverse=True):

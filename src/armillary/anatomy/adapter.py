@@ -1,12 +1,16 @@
 """One declaration per model family: where its weights lie and what its configuration means for attention."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+from torch import Tensor
+
 from armillary.anatomy.description import Anatomy, Layer, LayerPosition, NormKind, QKNorm
 from armillary.anatomy.weights import (
+    Dense,
     LayerWeights,
     Projection,
     Read,
@@ -87,6 +91,7 @@ class Adapter:
     k_norm: str = ""
     sinks: str = ""
     relative_bias: str = ""
+    mlp: tuple[Dense, ...] = ()
     runs: Callable[[Config], int] = runs_of
     block_of: Callable[[Config, int], str] = lambda config, run: str(run)
     shared_layers: bool = False
@@ -149,6 +154,17 @@ class Adapter:
             sinks=read(self.sinks) if self.sinks else None,
             relative_bias=read(self.relative_bias) if self.relative_bias else None,
         )
+
+    def layer_matrices(self, layer: Layer, d_model: int, read: Read) -> Iterator[tuple[str, Tensor]]:
+        """q, k, v, o of all heads together, then what the block's MLP has, as y = x W; one at a time."""
+        shape = (d_model, layer.head_width, layer.heads, layer.kv_heads)
+        for part, at in (("q", self.q), ("k", self.k), ("v", self.v)):
+            yield part, torch.cat(head_matrices(read, at, part, shape)[0], 1)
+        yield "o", torch.cat(output_matrices(read, self.o, shape)[0], 0)
+        for dense in self.mlp:
+            matrix = dense.read(read)
+            if matrix is not None:
+                yield dense.label, matrix
 
     def refuse_unknown(self, config: Config) -> None:
         """Raise, naming it, on a configuration value that would change attention in a way not declared here."""

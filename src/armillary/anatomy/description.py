@@ -1,6 +1,6 @@
 """What a model is made of, as frozen data: one Layer per attention layer, with how it encodes position."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -146,14 +146,30 @@ class Anatomy:
     shared_layers: bool = False
     missing: str = ""
     _read_layer: Callable[[int], LayerWeights] | None = field(default=None, compare=False, repr=False)
+    _read_matrices: Callable[[int], Iterator[tuple[str, Tensor]]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def weights(self, layer: int) -> LayerWeights:
         """W_q, W_k, W_v, W_o of every head of `layer`: views of the model, or read from the checkpoint now."""
+        self._check(layer)
+        assert self._read_layer is not None
+        return self._read_layer(layer)
+
+    def matrices(self, layer: int) -> Iterator[tuple[str, Tensor]]:
+        """(name, W) with y = x W for q, k, v, o (all heads together), gate, up and down, each read when its turn comes.
+
+        Experts and other things that are no single matrix are left out.
+        """
+        self._check(layer)
+        assert self._read_matrices is not None
+        return self._read_matrices(layer)
+
+    def _check(self, layer: int) -> None:
         if not 0 <= layer < len(self.layers):
             raise ArmillaryError(f"there is no layer {layer}: {self.family} has layers 0 to {len(self.layers) - 1}")
         if self._read_layer is None:
             raise ArmillaryError(self.missing or "this anatomy was made from a configuration, which holds no weights")
-        return self._read_layer(layer)
 
     def check_length(self, tokens: int) -> None:
         """Raise if the model cannot run on a text of `tokens` tokens."""

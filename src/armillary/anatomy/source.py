@@ -1,6 +1,6 @@
 """From a loaded model, a folder, a hub id or a configuration to its Anatomy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from armillary.anatomy.adapter import Adapter, adapter_for, known_families
 from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
 from armillary.anatomy.description import Anatomy, Layer
+from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.weights import LayerWeights
 from armillary.errors import ArmillaryError
 
@@ -25,6 +26,10 @@ def describe(source: Any, *, trust_remote_code: bool = False) -> Anatomy:
         return _of_model(source)
     if isinstance(source, str | Path):
         source = expanded(source)
+        packed = gguf_file(source)
+        if packed is not None:
+            config = load_config(packed.parent, trust_remote_code=trust_remote_code, gguf_file=packed.name)
+            return _with_checkpoint(_of_config(config), packed, GgufCheckpoint(packed, config))
         anatomy = _of_config(load_config(source, trust_remote_code=trust_remote_code))
         return _with_checkpoint(anatomy, Path(source)) if Path(source).is_dir() else anatomy
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
@@ -62,14 +67,14 @@ def _of_model(model: nn.Module) -> Anatomy:
         parameter = parameters.get(name)
         return None if parameter is None else parameter.detach()
 
-    return replace(anatomy, _read_layer=_reader(adapter, anatomy, root, read))
+    return _readable(adapter, anatomy, root, read)
 
 
-def _with_checkpoint(anatomy: Anatomy, folder: Path) -> Anatomy:
+def _with_checkpoint(anatomy: Anatomy, folder: Path, packed: GgufCheckpoint | None = None) -> Anatomy:
     adapter = adapter_for(anatomy.family)
     if adapter is None:
         return anatomy
-    checkpoint = Checkpoint(folder)
+    checkpoint = packed or Checkpoint(folder)
     if not anatomy.layers:
         raise ArmillaryError(f"the configuration in {folder} has no layers")
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
@@ -81,10 +86,10 @@ def _with_checkpoint(anatomy: Anatomy, folder: Path) -> Anatomy:
         )
     root = min(found, key=len).removesuffix(first) + adapter.blocks
     _check_shapes(adapter, anatomy, root, checkpoint)
-    return replace(anatomy, _read_layer=_reader(adapter, anatomy, root, checkpoint.read))
+    return _readable(adapter, anatomy, root, checkpoint.read)
 
 
-def _check_shapes(adapter: Adapter, anatomy: Anatomy, root: str, checkpoint: Checkpoint) -> None:
+def _check_shapes(adapter: Adapter, anatomy: Anatomy, root: str, checkpoint: Checkpoint | GgufCheckpoint) -> None:
     """Every layer's attention matrices are there with the sizes the configuration asks for; reads headers only."""
     reader = _reader(adapter, anatomy, root, checkpoint.header)
     for layer in anatomy.layers:
@@ -96,18 +101,32 @@ def _reader(
 ) -> Callable[[int], LayerWeights]:
     """A function from layer to its weights, given how to read a tensor by its full name."""
 
-    def read_inside(block: str, name: str) -> Tensor | None:
-        return read(f"{root}.{name.removeprefix('../')}" if name.startswith("../") else f"{block}{name}")
-
     def read_layer(layer: int) -> LayerWeights:
         here = anatomy.layers[layer]
-        once = cache(partial(read_inside, _inside(adapter, here, root)))  # a fused matrix serves q, k and v
+        once = cache(partial(_read_inside, read, root, _inside(adapter, here, root)))  # fused: serves q, k and v
         try:
             return adapter.layer_weights(here, anatomy.d_model, once)
         except ArmillaryError as error:
             raise ArmillaryError(f"in layer {layer} ({_inside(adapter, here, root)[:-1]}): {error}") from error
 
     return read_layer
+
+
+def _readable(adapter: Adapter, anatomy: Anatomy, root: str, read: Callable[[str], Tensor | None]) -> Anatomy:
+    """The anatomy with its weights, given how to read a tensor by its full name."""
+
+    def read_matrices(layer: int) -> Iterator[tuple[str, Tensor]]:
+        here = anatomy.layers[layer]
+        return adapter.layer_matrices(
+            here, anatomy.d_model, partial(_read_inside, read, root, _inside(adapter, here, root))
+        )
+
+    return replace(anatomy, _read_layer=_reader(adapter, anatomy, root, read), _read_matrices=read_matrices)
+
+
+def _read_inside(read: Callable[[str], Tensor | None], root: str, block: str, name: str) -> Tensor | None:
+    """The tensor of that name inside a block; '../' leads to the list of blocks."""
+    return read(f"{root}.{name.removeprefix('../')}" if name.startswith("../") else f"{block}{name}")
 
 
 def _inside(adapter: Adapter, layer: Layer, root: str) -> str:

@@ -108,6 +108,27 @@ class Projection:
     transposed: bool = False
 
 
+@dataclass(frozen=True)
+class Dense:
+    """One matrix outside attention: gate, up or down, stored whole or as one of `parts` equal runs of outputs."""
+
+    label: str
+    name: str
+    transposed: bool = False
+    part: int = 0
+    parts: int = 1
+
+    def read(self, read: Read) -> Float[Tensor, "inputs outputs"] | None:
+        """The matrix as y = x W, or None where this model has none of that name (an ungated one, experts)."""
+        weight = read(f"{self.name}.weight")
+        if weight is None or weight.dim() != 2:
+            return None
+        stored(read, f"{self.name}.weight")
+        whole = weight if self.transposed else weight.T
+        width = whole.shape[1] // self.parts
+        return whole.narrow(1, self.part * width, width)
+
+
 def head_matrices(
     read: Read, at: Projection, part: str, shape: tuple[int, int, int, int]
 ) -> tuple[tuple[Float[Tensor, "d e"], ...], tuple[Float[Tensor, "e"], ...] | None]:

@@ -8,6 +8,7 @@ import pandas as pd
 from armillary.lenses import constituents as constituents_lens
 from armillary.lenses import heads as heads_lens
 from armillary.lenses import positional as positional_lens
+from armillary.lenses import spectral as spectral_lens
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -27,8 +28,8 @@ HEAD_COLUMNS = (
     *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_align_z", "xi", "eta", "regime"),
     *("high_freq_share", "induction_score"),
 )
-WORDS = {"label", "regime"}
-WHOLE = {"layer", "head", "kv_head", "screenot_rank"}
+WORDS = {"label", "regime", "matrix"}
+WHOLE = {"layer", "head", "kv_head", "screenot_rank", "rows", "columns", "outliers"}
 
 
 def layer_table(atlas: "Atlas") -> pd.DataFrame:
@@ -38,7 +39,8 @@ def layer_table(atlas: "Atlas") -> pd.DataFrame:
 
 def head_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head."""
-    found = pd.concat([heads_lens.head_columns(atlas), constituents_lens.head_columns(atlas)], axis=1)
+    lenses = (heads_lens, constituents_lens, spectral_lens)
+    found = pd.concat([lens.head_columns(atlas) for lens in lenses], axis=1)
     return _in_order(found, HEAD_COLUMNS)
 
 
@@ -56,7 +58,10 @@ def write_tables(atlas: "Atlas") -> None:
     root = zarr.open_group(atlas.path, mode="a")
     if "tables" in root:
         del root["tables"]
-    for name, table in (("layers", layer_table(atlas)), ("heads", head_table(atlas))):
+    tables = {"layers": layer_table(atlas), "heads": head_table(atlas)}
+    if atlas.has("matrices"):
+        tables["matrices"] = spectral_lens.matrix_table(atlas)
+    for name, table in tables.items():
         numbers = [column for column in table.columns if column not in WORDS]
         attributes = {
             "columns": list(table.columns),

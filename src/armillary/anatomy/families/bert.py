@@ -5,7 +5,7 @@ from dataclasses import replace
 from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
 from armillary.anatomy.description import Rotary
 from armillary.anatomy.rotary import rotary_from
-from armillary.anatomy.weights import Projection, stacked
+from armillary.anatomy.weights import Dense, Projection, stacked
 from armillary.errors import ArmillaryError
 
 BERT = Adapter(
@@ -16,6 +16,7 @@ BERT = Adapter(
     k=Projection("attention.self.key"),
     v=Projection("attention.self.value"),
     o=Projection("attention.output.dense"),
+    mlp=(Dense("up", "intermediate.dense"), Dense("down", "output.dense")),
     norm="layer",
     norm_place=lambda config: "after",
     causal=lambda config: bool(config.is_decoder),
@@ -46,6 +47,7 @@ register(
         k=Projection("attention.k_lin"),
         v=Projection("attention.v_lin"),
         o=Projection("attention.out_lin"),
+        mlp=(Dense("up", "ffn.lin1"), Dense("down", "ffn.lin2")),
         causal=lambda config: False,
         positions_added=lambda config: "sinusoidal" if config.sinusoidal_pos_embds else "learned",
         understands=BERT.understands | {"sinusoidal_pos_embds"},
@@ -70,6 +72,7 @@ register(
         k=Projection("attention.key"),
         v=Projection("attention.value"),
         o=Projection("attention.dense"),
+        mlp=(Dense("up", "ffn"), Dense("down", "ffn_output")),
         causal=lambda config: False,
         runs=lambda config: int(config.num_hidden_layers) * int(config.inner_group_num),
         block_of=albert_block,
@@ -97,6 +100,11 @@ register(
         k=FUSED,
         v=FUSED,
         o=Projection("attn.Wo"),
+        mlp=(
+            Dense("up", "mlp.Wi", part=0, parts=2),
+            Dense("gate", "mlp.Wi", part=1, parts=2),
+            Dense("down", "mlp.Wo"),
+        ),
         norm="layer",
         causal=lambda config: False,
         position=modernbert_rotary,

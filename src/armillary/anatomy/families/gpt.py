@@ -10,7 +10,7 @@ from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
 from armillary.anatomy.bias import alibi_slopes, alibi_slopes_mpt
 from armillary.anatomy.description import Alibi, Rotary, geometric
 from armillary.anatomy.rotary import rotary_from
-from armillary.anatomy.weights import Projection, in_four_parts, per_group, per_head, stacked
+from armillary.anatomy.weights import Dense, Projection, in_four_parts, per_group, per_head, stacked
 from armillary.errors import ArmillaryError
 from armillary.view import AttentionView, split_mask
 from armillary.watch import masked, watch_method, watch_projection
@@ -37,6 +37,7 @@ register(
         k=GPT2_FUSED,
         v=GPT2_FUSED,
         o=Projection("attn.c_proj", transposed=True),
+        mlp=(Dense("up", "mlp.c_fc", transposed=True), Dense("down", "mlp.c_proj", transposed=True)),
         norm="layer",
         scale=gpt2_scale,
         positions_added=lambda config: "learned",
@@ -58,6 +59,7 @@ register(
         k=Projection("self_attn.k_proj"),
         v=Projection("self_attn.v_proj"),
         o=Projection("self_attn.out_proj"),
+        mlp=(Dense("up", "fc1"), Dense("down", "fc2")),
         norm="layer",
         norm_place=lambda config: "before" if config.do_layer_norm_before else "after",
         positions_added=lambda config: "learned",
@@ -94,6 +96,7 @@ register(
         k=Projection("attn.attention.k_proj"),
         v=Projection("attn.attention.v_proj"),
         o=Projection("attn.attention.out_proj"),
+        mlp=(Dense("up", "mlp.c_fc"), Dense("down", "mlp.c_proj")),
         norm="layer",
         scale=lambda config, layer: 1.0,
         positions_added=lambda config: "learned",
@@ -128,6 +131,7 @@ GPTJ = Adapter(
     k=Projection("attn.k_proj"),
     v=Projection("attn.v_proj"),
     o=Projection("attn.out_proj"),
+    mlp=(Dense("up", "mlp.fc_in"), Dense("down", "mlp.fc_out")),
     norm="layer",
     position=interleaved_rotary,
     hard_limit=True,
@@ -157,6 +161,7 @@ register(
         k=NEOX_FUSED,
         v=NEOX_FUSED,
         o=Projection("attention.dense"),
+        mlp=(Dense("up", "mlp.dense_h_to_4h"), Dense("down", "mlp.dense_4h_to_h")),
         norm="layer",
         position=neox_rotary,
         understands=frozenset({"rotary_pct", "rotary_emb_base", "partial_rotary_factor"}),
@@ -183,6 +188,7 @@ BLOOM = Adapter(
     k=BLOOM_FUSED,
     v=BLOOM_FUSED,
     o=Projection("self_attention.dense"),
+    mlp=(Dense("up", "mlp.dense_h_to_4h"), Dense("down", "mlp.dense_4h_to_h")),
     norm="layer",
     position=lambda config, layer: Alibi(alibi_slopes(config.num_attention_heads)),
     max_positions=lambda config: None,
@@ -237,6 +243,7 @@ register(
         k=MPT_FUSED,
         v=MPT_FUSED,
         o=Projection("attn.out_proj"),
+        mlp=(Dense("up", "ffn.up_proj"), Dense("down", "ffn.down_proj")),
         norm="layer",
         scale=mpt_scale,
         position=mpt_position,

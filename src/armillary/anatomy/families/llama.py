@@ -5,7 +5,7 @@ from dataclasses import replace
 from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
 from armillary.anatomy.description import QKNorm, Rotary
 from armillary.anatomy.rotary import rotary_from
-from armillary.anatomy.weights import Projection, stacked
+from armillary.anatomy.weights import Dense, Projection, stacked
 from armillary.errors import ArmillaryError
 
 
@@ -47,6 +47,7 @@ LLAMA = Adapter(
     o=Projection("self_attn.o_proj"),
     norm="rms",
     position=rotary,
+    mlp=(Dense("gate", "mlp.gate_proj"), Dense("up", "mlp.up_proj"), Dense("down", "mlp.down_proj")),
 )
 register(LLAMA)
 
@@ -112,6 +113,7 @@ register(
         MISTRAL,
         family="starcoder2",
         norm="layer",
+        mlp=(Dense("up", "mlp.c_fc"), Dense("down", "mlp.c_proj")),
         understands=MISTRAL.understands | {"scale_attn_weights"},
         allowed={"scale_attn_weights": (True,)},
     )
@@ -121,6 +123,7 @@ register(
     replace(
         LLAMA,
         family="gpt_oss",
+        mlp=(),  # experts
         window=window_by_type,
         sinks="self_attn.sinks",
         understands=SLIDING_BY_TYPE,
@@ -136,6 +139,11 @@ register(
         q=PHI3_FUSED,
         k=PHI3_FUSED,
         v=PHI3_FUSED,
+        mlp=(
+            Dense("gate", "mlp.gate_up_proj", part=0, parts=2),
+            Dense("up", "mlp.gate_up_proj", part=1, parts=2),
+            Dense("down", "mlp.down_proj"),
+        ),
         understands=MISTRAL.understands | {"partial_rotary_factor", "full_attn_mod"},
     )
 )
@@ -147,6 +155,7 @@ register(
         position=partial_rotary,
         o=Projection("self_attn.dense"),
         norm="layer",
+        mlp=(Dense("up", "mlp.fc1"), Dense("down", "mlp.fc2")),
         qk_norm=lambda config: QKNorm("layer", "head", config.layer_norm_eps) if config.qk_layernorm else None,
         q_norm="self_attn.q_layernorm",
         k_norm="self_attn.k_layernorm",

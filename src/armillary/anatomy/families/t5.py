@@ -2,7 +2,7 @@
 
 from armillary.anatomy.adapter import Adapter, Config, register
 from armillary.anatomy.description import RelativeBias
-from armillary.anatomy.weights import Projection
+from armillary.anatomy.weights import Dense, Projection
 
 
 def buckets(config: Config, layer: int) -> RelativeBias:
@@ -20,6 +20,12 @@ register(
         k=Projection("layer.0.SelfAttention.k"),
         v=Projection("layer.0.SelfAttention.v"),
         o=Projection("layer.0.SelfAttention.o"),
+        mlp=(
+            Dense("gate", "layer.1.DenseReluDense.wi_0"),
+            Dense("up", "layer.1.DenseReluDense.wi_1"),
+            Dense("up", "layer.1.DenseReluDense.wi"),
+            Dense("down", "layer.1.DenseReluDense.wo"),
+        ),
         norm="rms",
         kv_heads=lambda config: int(config.num_heads),
         head_width=lambda config: int(config.d_kv),

@@ -1,0 +1,88 @@
+"""Weights in GGUF files: tensors under their transformers names, each dequantised when asked for (extra 'gguf')."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from armillary.errors import ArmillaryError
+
+
+def gguf_file(source: str | Path) -> Path | None:
+    """The GGUF file that a path means: itself, or the only one of a folder that has no config.json."""
+    path = Path(source)
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    if path.is_dir() and not (path / "config.json").is_file():
+        files = sorted(path.glob("*.gguf"))
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
+            raise ArmillaryError(f"{source} has several GGUF files ({names}): name the one that is meant")
+        return files[0] if files else None
+    return None
+
+
+class GgufCheckpoint:
+    """The tensors of a GGUF file by the names that transformers gives them; nothing is kept in memory.
+
+    Names and the order of rows (llama.cpp keeps rotary pairs side by side) are undone by transformers' own tables.
+    """
+
+    def __init__(self, file: Path, config: Any) -> None:
+        self.file = file
+        self._config = config
+        try:
+            from gguf import GGUFReader
+        except ImportError as error:
+            raise ArmillaryError(f"{file} needs the package gguf: pip install 'armillary[gguf]'") from error
+        try:
+            self._reader = GGUFReader(str(file))
+        except (ValueError, OSError, IndexError) as error:
+            raise ArmillaryError(f"{file} is truncated or not a GGUF file ({error})") from error
+        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+
+    @cached_property
+    def _processor(self) -> Any:
+        from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, read_field
+
+        architecture = read_field(self._reader, "general.architecture")[0]
+        kind = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
+        return kind(config=self._config.to_dict())
+
+    @cached_property
+    def _stored_names(self) -> dict[str, str]:
+        """transformers' name -> the file's name."""
+        from transformers import AutoModel
+        from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
+
+        with torch.device("meta"):
+            model = AutoModel.from_config(self._config)
+        found = get_gguf_hf_weights_map(model, self._processor)
+        return {ours: theirs for theirs, ours in found.items() if theirs in self._tensors}
+
+    def names(self) -> list[str]:
+        """The names of all tensors that transformers has a name for."""
+        return list(self._stored_names)
+
+    def read(self, name: str) -> Tensor | None:
+        """The tensor of that name in float32, or None."""
+        from gguf import dequantize
+
+        stored = self._stored_names.get(name)
+        if stored is None:
+            return None
+        tensor = self._tensors[stored]
+        weights = dequantize(tensor.data, tensor.tensor_type)
+        result = self._processor.process(
+            weights=weights, name=stored, tensor_key_mapping={}, parsed_parameters={"tensors": {}}
+        )
+        return torch.from_numpy(result.weights.copy())
+
+    def header(self, name: str) -> Tensor | None:
+        """A tensor of that name's shape without its numbers, or None."""
+        stored = self._stored_names.get(name)
+        if stored is None:
+            return None
+        return torch.empty([int(n) for n in reversed(self._tensors[stored].shape)], device="meta")

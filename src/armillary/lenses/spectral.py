@@ -1,0 +1,222 @@
+"""Spectra of the weights: W_q W_k' and W_v W_o of every head, and every matrix against a random one.
+
+W = A B' of a head is d x d but has rank e. With A = Q_a R_a and B = Q_b R_b its singular values are those of the e x e
+matrix R_a R_b', its nonzero eigenvalues those of B'A, its trace tr(B'A), its squared Frobenius norm tr(A'A B'B).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from armillary.anatomy.description import Layer
+from armillary.anatomy.weights import LayerWeights
+from armillary.theory.random_matrix import (
+    MarchenkoPastur,
+    alignment_z,
+    fit_variance,
+    largest_mean,
+    outlier_threshold,
+    xavier_variance,
+)
+
+if TYPE_CHECKING:
+    from armillary.atlas import Atlas
+
+FALSE_POSITIVE = 0.01
+"""How likely a matrix of pure noise is to show any outlier at all."""
+
+WIDE = 2048
+"""Up to this many rows the Gram matrix of a stored matrix is computed in float64, above it in float32."""
+
+
+@dataclass(frozen=True)
+class ProductSpectrum:
+    """Of W = A B', for every head: singular values and nonzero eigenvalues (largest first), tr W, |W|_F and tr W^2."""
+
+    singular: Float[np.ndarray, "head e"]
+    eigenvalues: Complex[np.ndarray, "head e"]
+    trace: Float[np.ndarray, "head"]
+    frobenius: Float[np.ndarray, "head"]
+    square: Float[np.ndarray, "head"]
+
+    @property
+    def stable_rank(self) -> Float[np.ndarray, "head"]:
+        """|W|_F^2 / |W|_2^2."""
+        return np.asarray(np.square(self.frobenius / self.singular[:, 0]))
+
+    @property
+    def entropy_rank(self) -> Float[np.ndarray, "head"]:
+        """exp of the entropy of the squared singular values, taken as shares."""
+        return entropy_rank(np.square(self.singular))
+
+    @property
+    def symmetric_share(self) -> Float[np.ndarray, "head"]:
+        """(1 + tr(W^2)/|W|_F^2) / 2: the share of |W|_F^2 in the symmetric part of W; 1/2 without structure."""
+        return np.asarray((1 + self.square / np.square(self.frobenius)) / 2)
+
+
+def product_spectrum(a: Float[Tensor, "head d e"], b: Float[Tensor, "head d e"]) -> ProductSpectrum:
+    """The spectrum of A B' of every head, through e x e matrices, in float64."""
+    a, b = a.double(), b.double()
+    small = b.mT @ a
+    singular = torch.linalg.svdvals(torch.linalg.qr(a, mode="r").R @ torch.linalg.qr(b, mode="r").R.mT)
+    eigenvalues = torch.linalg.eigvals(small)
+    order = eigenvalues.abs().argsort(-1, descending=True)
+    missing = small.shape[-1] - singular.shape[-1]  # heads wider than the model
+    return ProductSpectrum(
+        torch.nn.functional.pad(singular, (0, missing)).cpu().numpy(),
+        eigenvalues.gather(-1, order).cpu().numpy(),
+        small.diagonal(dim1=-2, dim2=-1).sum(-1).cpu().numpy(),
+        singular.square().sum(-1).sqrt().cpu().numpy(),
+        (small * small.mT).sum((-2, -1)).cpu().numpy(),
+    )
+
+
+@dataclass(frozen=True)
+class LayerSpectra:
+    """One layer's heads: the spectra of W_q W_k' and W_v W_o, and how W_q and W_k are aligned."""
+
+    qk: ProductSpectrum
+    ov: ProductSpectrum
+    align_z: Float[np.ndarray, "head"]
+
+
+def layer_spectra(layer: Layer, weights: LayerWeights) -> LayerSpectra:
+    """The spectra of a layer's heads; a key head that several queries share counts for each of them."""
+    heads = range(layer.heads)
+    q, o = torch.stack(weights.q), torch.stack(weights.o).mT
+    k = torch.stack([weights.k[layer.kv_head(a)] for a in heads])
+    v = torch.stack([weights.v[layer.kv_head(a)] for a in heads])
+    qk = product_spectrum(q, k)
+    norms = ((part.double().square().sum((-2, -1)).sqrt()).cpu().numpy() for part in (q, k))
+    d, e = q.shape[1:]
+    z = [
+        alignment_z(float(trace), float(norm_q), float(norm_k), d, e)
+        for trace, norm_q, norm_k in zip(qk.trace, *norms, strict=True)
+    ]
+    return LayerSpectra(qk, product_spectrum(v, o), np.array(z))
+
+
+def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:
+    """exp(-sum p log p) with p the energies as shares: how many directions carry them."""
+    total = energies.sum(-1, keepdims=True)
+    p = np.divide(energies, total, out=np.zeros_like(energies), where=total > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(p > 0, p * np.log(p), 0.0)
+    return np.asarray(np.exp(-terms.sum(-1)))
+
+
+def head_rows(layer: int, found: LayerSpectra) -> pd.DataFrame:
+    """The columns of the heads table: qk_trace, qk_fro, ..., ov_trace, ..."""
+    columns: dict[str, Any] = {"layer": layer, "head": np.arange(len(found.align_z))}
+    for name, product in (("qk", found.qk), ("ov", found.ov)):
+        columns |= {
+            f"{name}_trace": product.trace,
+            f"{name}_fro": product.frobenius,
+            f"{name}_spec": product.singular[:, 0],
+            f"{name}_stable_rank": product.stable_rank,
+            f"{name}_entropy_rank": product.entropy_rank,
+            f"{name}_symmetric_share": product.symmetric_share,
+        }
+    return pd.DataFrame({**columns, "qk_align_z": found.align_z})
+
+
+# matrices against random ones -------------------------------------------------------------------------------------
+
+
+def squared_singular_values(matrix: Float[Tensor, "n m"]) -> Float[np.ndarray, "rank"]:
+    """The squared singular values, largest first, from the Gram matrix of the smaller side."""
+    thin = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
+    thin = thin.to(torch.float64 if thin.shape[0] <= WIDE else torch.float32)
+    values = torch.linalg.eigvalsh(thin @ thin.mT).flip(0).clamp(min=0)
+    return np.asarray(values.double().cpu().numpy())
+
+
+def against_random(values: Float[np.ndarray, "rank"], shape: tuple[int, int]) -> dict[str, float | int]:
+    """A matrix's squared singular values against Marchenko-Pastur with its own aspect ratio and a fitted variance.
+
+    mp_distance: largest distance between the two distribution functions. mp_edge: the squared singular value above
+    which one counts as an outlier; a matrix of pure noise has any with probability FALSE_POSITIVE. outlier_energy:
+    their share of all. xavier_energy, xavier_largest: |W|_F^2 and the largest singular value over what a Xavier
+    matrix of this shape has on average.
+    """
+    small, large = min(shape), max(shape)
+    energy = float(values.sum())
+    xavier = xavier_variance(*shape)
+    row: dict[str, float | int] = {
+        "rows": shape[0],
+        "columns": shape[1],
+        "energy": energy,
+        "largest": float(np.sqrt(values[0])),
+        "stable_rank": energy / float(values[0]) if values[0] > 0 else float("nan"),
+        "entropy_rank": float(entropy_rank(values)),
+        "xavier_energy": energy / (small * large * xavier),
+        "xavier_largest": float(np.sqrt(values[0] / largest_mean(small, large, xavier))),
+    }
+    variance = fit_variance(values / large, small / large)
+    if not variance > 0:  # more than half of the directions are empty
+        return row
+    law = MarchenkoPastur(small / large, variance)
+    edge = outlier_threshold(small, large, variance, FALSE_POSITIVE)
+    out = values > edge
+    return {
+        **row,
+        "mp_variance": variance,
+        "mp_distance": ks_distance(values / large, law),
+        "mp_edge": edge,
+        "outliers": int(out.sum()),
+        "outlier_energy": float(values[out].sum() / energy),
+    }
+
+
+def ks_distance(values: Float[np.ndarray, "n"], law: MarchenkoPastur) -> float:
+    """sup |F_empirical - F|."""
+    expected = law.cdf(np.sort(values))
+    steps = np.arange(len(values) + 1) / len(values)
+    return float(max(np.abs(expected - steps[:-1]).max(), np.abs(expected - steps[1:]).max()))
+
+
+# random models of the same shape ----------------------------------------------------------------------------------
+
+
+def random_like(weights: LayerWeights, seed: int) -> LayerWeights:
+    """Gaussian weights of the same shapes, every head's matrix with the norm of the one it stands for."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(matrices: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        found = []
+        for matrix in matrices:
+            noise = torch.randn(matrix.shape, generator=generator, dtype=torch.float64)
+            found.append(noise * (matrix.double().norm().cpu() / noise.norm()))
+        return tuple(found)
+
+    return LayerWeights(drawn(weights.q), drawn(weights.k), drawn(weights.v), drawn(weights.o))
+
+
+# from an atlas ----------------------------------------------------------------------------------------------------
+
+
+def head_columns(atlas: "Atlas") -> pd.DataFrame:
+    """The spectral columns of the heads table, in the order of its rows; empty where the weights are not known."""
+    if not atlas.has("spectral"):
+        return pd.DataFrame()
+    arrays = atlas.group("spectral")
+    per_head = [name for name in arrays.data_vars if arrays[name].dims == ("layer", "head")]
+    return pd.DataFrame({str(name): arrays[name].to_numpy().reshape(-1) for name in per_head})
+
+
+def matrix_table(atlas: "Atlas") -> pd.DataFrame:
+    """A row for every matrix of every layer: against_random."""
+    arrays = atlas.group("matrices")
+    rows = []
+    for layer, shapes in enumerate(arrays.attrs["shapes"]):
+        for name, shape in shapes.items():
+            values = arrays[name].sel(layer=layer).to_numpy()
+            found = against_random(values[np.isfinite(values)], (int(shape[0]), int(shape[1])))
+            rows.append({"layer": layer, "matrix": name, **found})
+    return pd.DataFrame(rows)

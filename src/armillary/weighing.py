@@ -1,0 +1,180 @@
+"""From weights alone to an Atlas: the spectra of every head and matrix, one layer in memory at a time, resumable."""
+
+import atexit
+import datetime
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import zarr
+from torch import Tensor, nn
+
+from armillary.anatomy.checkpoint import expanded
+from armillary.anatomy.description import Anatomy
+from armillary.anatomy.gguf import gguf_file
+from armillary.anatomy.source import describe
+from armillary.atlas import FORMAT, FORMAT_VERSION, Arrays, Atlas, open_atlas, write_group
+from armillary.errors import ArmillaryError
+from armillary.files import write_problem
+from armillary.lenses import spectral
+from armillary.models import fingerprint
+from armillary.shards import ScanFolder
+from armillary.verified import versions
+
+Against = Literal["random"]
+Track = Callable[[Iterable[int], str], Iterable[int]]
+"""Told the layers and what is done with them; gives them back one by one, showing progress."""
+
+
+def weigh(
+    source: nn.Module | str | Path,
+    *,
+    out: str | Path | None = None,
+    matrices: bool = True,
+    against: Against | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    trust_remote_code: bool = False,
+    track: Track = lambda layers, what: layers,
+) -> Atlas:
+    """The spectra of a model's weights as an Atlas, kept in the folder `out` (without one, until the program ends).
+
+    `source` is a folder of safetensors, a GGUF file (neither is loaded as a model) or a loaded model. `matrices` also
+    compares q, k, v, o, gate, up and down with random matrices: the longer part of the work. against="random" adds the
+    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random.
+    """
+    if against not in (None, "random"):
+        raise ArmillaryError(f"against={against!r} is not known: it can be 'random'")
+    anatomy = describe(source, trust_remote_code=trust_remote_code)
+    anatomy.weights(0)  # says why, where there are none
+    settings = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
+    description = {
+        "model": {"name": _name(source), "weights": _identity(source), "family": anatomy.family},
+        "corpus": {"name": "none: weights alone"},
+        "settings": settings,
+    }
+    place = Path(mkdtemp(prefix="armillary-")) if out is None else Path(out)
+    if out is None:
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    with ScanFolder(place) as folder:
+        if not folder.begin(description, resume=resume, overwrite=overwrite):
+            for layer in track(range(len(anatomy.layers)), "layers"):
+                if folder.layer(layer) is None:
+                    folder.write_layer(layer, layer_arrays(anatomy, layer, matrices, against, seed))
+            try:
+                _write(folder, anatomy, description)
+            except OSError as error:
+                shutil.rmtree(folder.work / "atlas.zarr", ignore_errors=True)
+                raise ArmillaryError(write_problem(folder.atlas, error)) from error
+    return open_atlas(place)
+
+
+def layer_arrays(
+    anatomy: Anatomy, layer: int, matrices: bool = True, against: Against | None = None, seed: int = 0
+) -> dict[str, Tensor]:
+    """Everything that is kept of one layer; its weights are gone when this returns."""
+    here, weights = anatomy.layers[layer], anatomy.weights(layer)
+    bad = weights.not_finite()
+    if bad:
+        raise ArmillaryError(
+            f"layer {layer} holds NaN or infinite numbers in {', '.join(bad[:3])}: it has no spectrum; repair the checkpoint"
+        )
+    arrays = _head_arrays(spectral.layer_spectra(here, weights), "")
+    if against == "random":
+        noise = spectral.random_like(weights, seed * 1_000_003 + layer)
+        arrays |= _head_arrays(spectral.layer_spectra(here, noise), "_random")
+    del weights
+    for name, matrix in anatomy.matrices(layer) if matrices else ():
+        arrays[f"matrix.{name}"] = torch.from_numpy(spectral.squared_singular_values(matrix))
+        arrays[f"shape.{name}"] = torch.tensor(matrix.shape)
+    return arrays
+
+
+def _head_arrays(found: spectral.LayerSpectra, suffix: str) -> dict[str, Tensor]:
+    columns = spectral.head_rows(0, found).drop(columns=["layer", "head"])
+    arrays = {f"{name}{suffix}": torch.tensor(column.to_numpy(np.float64)) for name, column in columns.items()}
+    for name, product in (("qk", found.qk), ("ov", found.ov)):
+        arrays[f"{name}_singular{suffix}"] = torch.from_numpy(product.singular)
+        arrays[f"{name}_eigenvalue{suffix}"] = torch.view_as_real(torch.from_numpy(product.eigenvalues)).clone()
+    return arrays
+
+
+def spectral_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
+    """The heads' spectra of all layers: (layer, head), (layer, head, component), eigenvalues with (real, imaginary)."""
+    dims = {2: ("layer", "head"), 3: ("layer", "head", "component"), 4: ("layer", "head", "component", "complex")}
+    names = [name for name in layers[0] if "." not in name]
+    stacked = {name: torch.stack([layer[name] for layer in layers]).numpy() for name in names}
+    return {name: (dims[values.ndim], values) for name, values in stacked.items()}
+
+
+def of_anatomy(anatomy: Anatomy) -> Arrays:
+    """The heads' spectra of a model at hand; layers that share their weights are computed once."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for layer in anatomy.layers:
+        if layer.block not in found:
+            found[layer.block] = layer_arrays(anatomy, layer.index, matrices=False)
+    return spectral_arrays([found[layer.block] for layer in anatomy.layers])
+
+
+def _matrix_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
+    """Squared singular values of every matrix, a row per layer, filled up with NaN where layers differ."""
+    arrays: Arrays = {}
+    for name in dict.fromkeys(
+        key.removeprefix("matrix.") for one in layers for key in one if key.startswith("matrix.")
+    ):
+        rows = [one.get(f"matrix.{name}", torch.empty(0, dtype=torch.float64)) for one in layers]
+        values = np.full((len(rows), max(map(len, rows))), np.nan)
+        for row, found in zip(values, rows, strict=True):
+            row[: len(found)] = found.numpy()
+        arrays[name] = (("layer", f"component_{name}"), values)
+    return arrays
+
+
+def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) -> None:
+    from armillary.lenses.tables import write_tables
+
+    layers = [folder.layer(layer.index) for layer in anatomy.layers]
+    kept = [layer for layer in layers if layer is not None]
+    if len(kept) < len(layers):
+        raise ArmillaryError(f"a finished layer in {folder.work} was damaged: run again with --resume")
+    part = folder.work / "atlas.zarr"
+    shutil.rmtree(part, ignore_errors=True)
+    attributes = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **description,
+        "anatomy": anatomy.as_dict(),
+        "versions": versions(),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "notes": [],
+    }
+    zarr.create_group(part, attributes=attributes)
+    write_group(part, "spectral", spectral_arrays(kept))
+    if description["settings"]["matrices"]:
+        shapes = [
+            {key.removeprefix("shape."): one[key].tolist() for key in one if key.startswith("shape.")} for one in kept
+        ]
+        write_group(part, "matrices", _matrix_arrays(kept), {"shapes": shapes})
+    write_tables(Atlas(part))
+    part.replace(folder.atlas)
+
+
+def _name(source: nn.Module | str | Path) -> str:
+    if isinstance(source, nn.Module):
+        return getattr(getattr(source, "config", None), "name_or_path", "") or type(source).__name__
+    return str(source)
+
+
+def _identity(source: nn.Module | str | Path) -> str:
+    """What tells this checkpoint from another: a hash of a loaded model, the files' sizes and times of a folder."""
+    if isinstance(source, nn.Module):
+        return fingerprint(source)
+    place = Path(expanded(source))
+    packed = gguf_file(place)
+    files = [packed] if packed else sorted(place.glob("*.safetensors"))
+    return "; ".join(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files)
