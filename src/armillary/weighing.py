@@ -82,7 +82,8 @@ def layer_arrays(
     bad = weights.not_finite()
     if bad:
         raise ArmillaryError(
-            f"layer {layer} holds NaN or infinite numbers in {', '.join(bad[:3])}: it has no spectrum; repair the checkpoint"
+            f"layer {layer} holds NaN or infinite numbers in {', '.join(bad[:3])}, so it has no spectrum: "
+            "repair the checkpoint"
         )
     arrays = _head_arrays(spectral.layer_spectra(here, weights), "")
     if against == "random":

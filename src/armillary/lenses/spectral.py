@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 FALSE_POSITIVE = 0.01
 """How likely a matrix of pure noise is to show any outlier at all."""
 
+HEAD_COLUMNS = (
+    *(
+        f"{product}_{measure}"
+        for product in ("qk", "ov")
+        for measure in ("trace", "fro", "spec", "stable_rank", "entropy_rank", "symmetric_share")
+    ),
+    "qk_align_z",
+)
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+
 WIDE = 2048
 """Up to this many rows the Gram matrix of a stored matrix is computed in float64, above it in float32."""
 
@@ -206,8 +216,8 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     if not atlas.has("spectral"):
         return pd.DataFrame()
     arrays = atlas.group("spectral")
-    per_head = [name for name in arrays.data_vars if arrays[name].dims == ("layer", "head")]
-    return pd.DataFrame({str(name): arrays[name].to_numpy().reshape(-1) for name in per_head})
+    names = [name + suffix for suffix in ("", "_random") for name in HEAD_COLUMNS if name + suffix in arrays]
+    return pd.DataFrame({name: arrays[name].to_numpy().reshape(-1) for name in names})
 
 
 def matrix_table(atlas: "Atlas") -> pd.DataFrame:
@@ -215,7 +225,8 @@ def matrix_table(atlas: "Atlas") -> pd.DataFrame:
     arrays = atlas.group("matrices")
     rows = []
     for layer, shapes in enumerate(arrays.attrs["shapes"]):
-        for name, shape in shapes.items():
+        for name in sorted(shapes, key=MATRICES.index):
+            shape = shapes[name]
             values = arrays[name].sel(layer=layer).to_numpy()
             found = against_random(values[np.isfinite(values)], (int(shape[0]), int(shape[1])))
             rows.append({"layer": layer, "matrix": name, **found})
