@@ -208,14 +208,14 @@ def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
     groups: dict[str, Arrays] = {}
     for name, stream in streams.items():
         group, _, kind = name.partition(".")
-        prefix = "" if kind in ("head", "chunk", "share") else f"{kind}_"
+        prefix = "" if kind in ("head", "chunk", "share", "tokens", "output") else f"{kind}_"
         for result, tensor in stream.finish(layers + 1 if group == "residual" else layers).items():
             dims = ("layer", *stream.statistic.dims[result])
             label = result if result.startswith(kind) else f"{prefix}{result}"
             groups.setdefault(group, {})[label] = (dims, tensor.cpu().numpy())
         if hasattr(stream.statistic, "lags"):
             groups[group]["lag"] = (("lag",), np.array(stream.statistic.lags))
-        if hasattr(stream.statistic, "rotary"):
+        if kind == "chunk" and hasattr(stream.statistic, "rotary"):
             count = next(len(rotary.frequencies) for rotary in stream.statistic.rotary if rotary is not None)
             turns = [[np.nan] * count if r is None else r.frequencies for r in stream.statistic.rotary]
             groups[group]["radians_per_token"] = (("layer", "frequency"), np.array(turns))

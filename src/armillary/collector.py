@@ -7,7 +7,17 @@ from torch import Tensor
 
 from armillary.anatomy.description import Anatomy, Rotary
 from armillary.errors import ArmillaryError
-from armillary.streams import AttentionStatistics, ChunkNorms, Covariance, LaggedCovariance, PositionMoments, Stream
+from armillary.streams import (
+    AttentionStatistics,
+    ChunkNorms,
+    Covariance,
+    LaggedCovariance,
+    OutputRank,
+    PairMoments,
+    PositionMoments,
+    Stream,
+    TokenSimilarity,
+)
 from armillary.streams.constituents import ConstituentShares, Means
 from armillary.streams.stream import wide
 from armillary.view import AttentionView
@@ -18,7 +28,7 @@ STREAMS = {
     "chunks": "lengths of the rotary chunks of q, k and v",
     "covariance": "covariance of the residual stream and the attention input (width x width for every layer)",
     "constituents": "shares of position and content in every head's logits (a second pass over a sample of the blocks)",
-    "lags": "covariance of tokens 1, 2, 4, ... apart (width x width for every layer and lag)",
+    "lags": "covariance of tokens 1, 2, 4, ... apart (width x width for every layer and lag), and of q with k there",
 }
 DEFAULT_STREAMS = ("positions", "attention", "chunks", "covariance", "constituents")
 
@@ -105,12 +115,17 @@ class Collector:
                 self.streams["input.lag"].update(view.layer, view.x)
         if "attention.head" in self.streams:
             self.streams["attention.head"].update(view.layer, view)
+            self.streams["attention.output"].update(view.layer, view)
+        if "pairs.head" in self.streams:
+            self.streams["pairs.head"].update(view.layer, view)
         if "rotary.chunk" in self.streams and isinstance(self._anatomy.layers[view.layer].position, Rotary):
             self.streams["rotary.chunk"].update(view.layer, view)
 
     def _vectors(self, group: str, layer: int, h: Tensor) -> None:
         if f"{group}.position" in self.streams:
             self.streams[f"{group}.position"].update(layer, h)
+            if group == "residual":
+                self.streams["residual.tokens"].update(layer, h)
             means = wide(h[:, self.wanted.skip :]).mean(1).cpu()
             self._series[group].setdefault(layer, []).append(means)
         if f"{group}.covariance" in self.streams:
@@ -136,15 +151,20 @@ def new_streams(wanted: Wanted, anatomy: Anatomy) -> dict[str, Stream]:
     for group in ("residual", "input"):
         if "positions" in wanted.streams:
             streams[f"{group}.position"] = Stream(PositionMoments())
+            if group == "residual":
+                streams["residual.tokens"] = Stream(TokenSimilarity(wanted.skip))
         if "covariance" in wanted.streams:
             streams[f"{group}.covariance"] = Stream(Covariance(wanted.skip))
     if "lags" in wanted.streams:
         streams["input.lag"] = Stream(LaggedCovariance(wanted.lags, wanted.skip))
     if "attention" in wanted.streams:
         streams["attention.head"] = Stream(AttentionStatistics(wanted.skip, wanted.length))
+        streams["attention.output"] = Stream(OutputRank(wanted.skip))
     rotary = tuple(layer.position if isinstance(layer.position, Rotary) else None for layer in anatomy.layers)
     if "chunks" in wanted.streams and len({one.width for one in rotary if one is not None}) == 1:
         streams["rotary.chunk"] = Stream(ChunkNorms(rotary, wanted.skip))
+    if "lags" in wanted.streams and not anatomy.missing:
+        streams["pairs.head"] = Stream(PairMoments((0, *wanted.lags), rotary, wanted.skip, wanted.length))
     return streams
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 FROM_ATTENTION = (
     *("entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance"),
-    *("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis"),
+    *("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis", "rank_one_distance"),
 )
 
 
@@ -26,6 +26,7 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     found = atlas.group("attention")
     for name in FROM_ATTENTION:
         table[name] = found[name].to_numpy().reshape(-1)
+    table["mixed_tokens"] = np.exp(table["entropy"])
     if not any(layer["sinks"] for layer in layers):
         table = table.drop(columns="sink_mass")
     return table

@@ -35,7 +35,8 @@ def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
     rows: list[dict[str, Any]] = [{"layer": layer} for layer in range(layers)]
     if not atlas.has(group) or "positions" not in atlas.settings["streams"]:
         return pd.DataFrame(rows)
-    norms = atlas.group(group)["position_norm"].to_numpy()
+    found = atlas.group(group)
+    norms = found["position_norm"].to_numpy()
     documents = atlas.group("corpus")["document"].to_numpy()
     for row in rows:
         parts = decompose(atlas, row["layer"], group)
@@ -43,6 +44,9 @@ def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
         row["relative_norm"] = relative_norm(atlas, parts, row["layer"], group)
         row["mean_norm"] = norms[row["layer"], atlas.settings["skip"] :].mean()
         row["first_norm"] = norms[row["layer"], 0]
+        for name in ("token_cosine", "rank_one_distance"):
+            if name in found:
+                row[name] = float(found[name].to_numpy()[row["layer"]])
     return pd.DataFrame(rows)
 
 

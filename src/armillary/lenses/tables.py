@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from armillary.lenses import constituents as constituents_lens
+from armillary.lenses import gaussian as gaussian_lens
 from armillary.lenses import heads as heads_lens
 from armillary.lenses import positional as positional_lens
 from armillary.lenses import spectral as spectral_lens
@@ -39,7 +40,7 @@ def layer_table(atlas: "Atlas") -> pd.DataFrame:
 
 def head_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head."""
-    lenses = (heads_lens, constituents_lens, spectral_lens)
+    lenses = (heads_lens, constituents_lens, spectral_lens, gaussian_lens)
     found = pd.concat([lens.head_columns(atlas) for lens in lenses], axis=1)
     return _in_order(found, HEAD_COLUMNS)
 

@@ -78,19 +78,15 @@ class AttentionStatistics:
         return {**added, **combine_moments(a, b)}
 
     def finish(self, state: State) -> dict[str, Tensor]:
-        rows, pairs = state["rows"], state["logit_pairs"]
+        rows = state["rows"]
         means = {name: state[name] / rows for name in MASSES}
-        variance = state["logit_m2"] / pairs
         lags = slice(self.length - 1, None)  # keys at the query's place or before it
         mean_by_lag = state["lag_sum"] / state["lag_count"]
         by_lag = state["lag_square"] / state["lag_count"] - mean_by_lag.square()
         return {
             **means,
             "entropy_norm": state["entropy_norm"] / state["entropy_rows"],
-            "logit_mean": state["logit_mean"],
-            "logit_variance": variance,
-            "logit_skewness": state["logit_m3"] / pairs / variance**1.5,
-            "logit_kurtosis": state["logit_m4"] / pairs / variance**2 - 3,
+            **finish_moments(state),
             "logit_mean_by_lag": mean_by_lag[:, lags],
             "logit_variance_by_lag": by_lag[:, lags].clamp(min=0),
             "logit_matrix": state["cell_sum"] / state["cell_count"],
@@ -175,6 +171,23 @@ def logit_moments(logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor
         "logit_m2": square.sum((0, 2, 3)),
         "logit_m3": (square * centred).sum((0, 2, 3)),
         "logit_m4": square.square().sum((0, 2, 3)),
+    }
+
+
+def central_moments(values: Float[Tensor, "head n"]) -> State:
+    """The same of plain lists of values, one for each head."""
+    return logit_moments(values[None, :, None], torch.ones_like(values[None, :, None], dtype=torch.bool))
+
+
+def finish_moments(state: State) -> dict[str, Tensor]:
+    """Mean, variance, skewness and excess kurtosis from the power sums."""
+    pairs = state["logit_pairs"]
+    variance = state["logit_m2"] / pairs
+    return {
+        "logit_mean": state["logit_mean"],
+        "logit_variance": variance,
+        "logit_skewness": state["logit_m3"] / pairs / variance**1.5,
+        "logit_kurtosis": state["logit_m4"] / pairs / variance**2 - 3,
     }
 
 

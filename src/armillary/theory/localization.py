@@ -12,7 +12,7 @@ Printed were the variance (2 theta^2 + 7/12) tr(M^2) / lambda^2, theta = i / T, 
 """
 
 from dataclasses import dataclass
-from math import isnan, nan, sqrt
+from math import nan, sqrt
 from typing import Literal
 
 import numpy as np
@@ -160,9 +160,9 @@ def spectrum_regime(spectrum: Spectrum) -> Regime:
     late: these reach the end (theta = 1) but not the beginning; early: the reverse; middle: neither; uniform: all of
     [0, 1]; vanishing: the peak is below 0.1. In the limit xi -> +-inf, eta -> 0 these are Lemma 2's: late for
     0 < r <= 2, early for -2 <= r < 0, middle in a band of width 1 / |r| beyond (LEDGER L21). With xi = 0, rho is
-    uniform only for small eta, and at the middle for larger ones (LEDGER L22, L32). '' when a trace is NaN.
+    uniform only for small eta, and at the middle for larger ones (LEDGER L22, L32). '' when a trace is NaN or infinite.
     """
-    if isnan(spectrum.r) or isnan(spectrum.asymmetric) or isnan(spectrum.square):
+    if not np.isfinite([spectrum.r, spectrum.square, spectrum.asymmetric]).all():
         return ""
     # The variance grows away from 1/2 and the mean passes 1/2 at 1/2 + 1 / (2 r), so the peak is between the two.
     half = np.clip(0.5 / spectrum.r, -0.5, 0.5) if spectrum.r else 0.5
@@ -182,7 +182,7 @@ def regime(xi: float | int, eta: float | int) -> Regime:
     """
     if not np.isfinite(xi) or not np.isfinite(eta):
         return ""
-    return spectrum_regime(Spectrum(trace=xi * eta, square=eta**2, frobenius=None, scale=1.0))
+    return spectrum_regime(Spectrum(trace=xi * eta, square=eta * eta, frobenius=None, scale=1.0))
 
 
 def minimum_entropy(
@@ -197,9 +197,9 @@ def minimum_entropy(
     if np.any(t < 1) or np.any(norm < 0):
         raise ArmillaryError(f"{np.min(t)} logits of norm {np.min(norm)}: at least 1 logit and a norm >= 0 are needed")
     others = np.maximum(t - 1, 1)
-    gap = np.minimum(norm * np.sqrt(t / others), np.finfo(np.float64).max)  # an infinite gap times no weight is 0
+    gap = np.minimum(norm, 1e300) * np.sqrt(t / others)  # an infinite gap times no weight would be NaN
     odds = np.log(others) - gap
-    return np.asarray(np.where(t == 1, 0 * norm, np.logaddexp(0, odds) + gap * expit(odds)))
+    return np.asarray(np.where(t == 1, 0.0, np.logaddexp(0, odds) + gap * expit(odds)))
 
 
 def locater_minimiser(kappa1: float | int, kappa2: float | int, d: int, target: float | int = 1.0) -> float:

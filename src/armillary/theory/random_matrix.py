@@ -77,9 +77,11 @@ class MarchenkoPastur:
             middle = (low + high) / 2
             below = self._mass(span * np.sin(middle / 2), span * np.cos(middle / 2)) < p
             low, high = np.where(below, middle, low), np.where(below, high, middle)
+        # The cdf is flat at the edges: there rounding would stop the search early.
+        high = np.where(p == 1, np.pi, np.where(p == 0, 0.0, high))
         return np.asarray(self.lower + np.square(span * np.sin(high / 2)))
 
-    def _mass(self, from_lower: Array, to_upper: Array) -> Array:
+    def _mass(self, from_lower: Values, to_upper: Values) -> Array:
         """The cdf where sqrt(x - a) and sqrt(b - x) are these; as angles, which stay accurate at the edges."""
         phi = 2 * np.arctan2(from_lower, to_upper)
         psi = 2 * np.arctan2(from_lower * np.sqrt(self.upper), to_upper * np.sqrt(self.lower))
@@ -92,7 +94,7 @@ def fit_variance(values: Float[np.ndarray, "n"], ratio: float | int) -> float:
     """The entries' variance from the bulk: median of the squared singular values over that of the law of variance 1.
 
     All min(n, m) values, divided by the larger side. Outliers move the median by half their number of ranks, whatever
-    their size. 0 for a matrix of zeros.
+    their size: 3 % of them raise the fit by 2.6 % at 300 x 600. 0 for a matrix of zeros.
     """
     if not len(values):
         raise ArmillaryError("A variance cannot be fitted to no values: give all squared singular values of a matrix.")
@@ -154,7 +156,7 @@ def outlier_threshold(n: int, m: int, variance: float | int, false_positive: flo
 
 
 def spike_location(strength: Values, n: int, m: int, variance: float | int) -> Array:
-    """Where noise + theta u v' shows its spike, as a squared singular value: (theta^2 + s^2 n)(theta^2 + s^2 m)/theta^2.
+    """The squared singular value of noise + theta u v' that shows theta: (theta^2 + s^2 n)(theta^2 + s^2 m)/theta^2.
 
     u, v unit vectors. A theta up to `spike_threshold` does not show: the edge s^2 (sqrt n + sqrt m)^2 comes back
     (Benaych-Georges and Nadakuditi, J. Multivariate Analysis 111 (2012) 120-135).
@@ -176,7 +178,7 @@ def spike_strength(squared_singular_value: Values, n: int, m: int, variance: flo
     sum_of_roots = np.asarray(squared_singular_value, dtype=np.float64) - variance * (n + m)
     with np.errstate(invalid="ignore"):
         root = np.sqrt((sum_of_roots - 2 * edge) * (sum_of_roots + 2 * edge))
-    return np.sqrt(np.where(sum_of_roots >= 2 * edge, (sum_of_roots + root) / 2, np.nan))
+    return np.asarray(np.sqrt(np.where(sum_of_roots >= 2 * edge, (sum_of_roots + root) / 2, np.nan)))
 
 
 def alignment_z(product_trace: float | int, norm_q: float | int, norm_k: float | int, d: int, e: int) -> float:

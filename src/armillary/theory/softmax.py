@@ -84,7 +84,7 @@ def entropy(logits: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"
 def entropy_slope(v: Float[np.ndarray, "*batch n"], alpha: float | int) -> Float[np.ndarray, "*batch"]:
     """d/d alpha of the entropy of softmax(alpha v) = -alpha Var_p(v), p = softmax(alpha v).
 
-    Never positive for alpha > 0; 0 at alpha = 0 and again in the limit of large alpha (LEDGER T5.2g). Finite logits only.
+    Never positive for alpha > 0; 0 at alpha = 0 and again as alpha grows (LEDGER T5.2g). Finite logits only.
     """
     p = probabilities(alpha * v, axis=-1)
     mean = (p * v).sum(-1, keepdims=True)

@@ -1,0 +1,94 @@
+"""Means and covariances of a query with the key so many tokens before it: what a Gaussian model of the logits needs."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from armillary.anatomy.description import Rotary
+from armillary.anatomy.rebuild import rotate
+from armillary.streams.attention import MOMENTS, central_moments, combine_moments, finish_moments
+from armillary.streams.stream import State, wide
+from armillary.view import AttentionView
+
+
+class PairMoments:
+    """Of (q_i, k_{i-lag}) over kept tokens, for every head and lag: both means, Cov(q), Cov(k) and Cov(k, q), e x e.
+
+    Rotated queries and keys are turned back to the query's place, which keeps every product q.k and makes pairs at
+    different places comparable. Beside them the observed moments of scale * q.k over the same pairs, whether a mask
+    hides them or not, without position bias and soft-cap.
+    """
+
+    def __init__(self, lags: tuple[int, ...], rotary: tuple[Rotary | None, ...], skip: int, length: int) -> None:
+        self.lags = lags
+        self.rotary = tuple(None if one is None else replace(one.at(length), factor=1.0) for one in rotary)
+        self.skip = skip
+        self.dims: dict[str, tuple[str, ...]] = {
+            "pairs": ("lag",),
+            "mean_q": ("lag", "head", "width"),
+            "mean_k": ("lag", "kv_head", "width"),
+            "covariance_q": ("lag", "head", "width", "width_"),
+            "covariance_k": ("lag", "kv_head", "width", "width_"),
+            "covariance_kq": ("lag", "head", "width", "width_"),
+            "scale": (),
+            **dict.fromkeys(MOMENTS, ("lag", "head")),
+        }
+
+    def measure(self, batch: AttentionView) -> State:
+        q, k = (wide(part[:, :, self.skip :]).transpose(0, 1) for part in (batch.q, batch.k))  # (head, batch, token, e)
+        rotary = self.rotary[batch.layer]
+        places = torch.arange(self.skip, batch.queries, device=q.device)
+        states = []
+        for lag in self.lags:
+            later, earlier = q[:, :, lag:], k[:, :, : k.shape[2] - lag]
+            if rotary is not None:  # both as seen from the query's place
+                later, earlier = rotate(rotary, later, -places[lag:]), rotate(rotary, earlier, -places[lag:])
+            states.append(_moments(later.flatten(1, 2), earlier.flatten(1, 2), batch.scale))
+        found = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        return {**found, "scale": torch.tensor(batch.scale, dtype=torch.float64)}
+
+    def combine(self, a: State, b: State) -> State:
+        n, m = a["logit_pairs"][:, 0], b["logit_pairs"][:, 0]
+        weight = n * m / (n + m)
+        q, k = b["mean_q"] - a["mean_q"], b["mean_k"] - a["mean_k"]
+        group = q.shape[1] // k.shape[1]
+        shifts = {"q": (q, q), "k": (k, k), "kq": (k.repeat_interleave(group, 1), q)}
+        return {
+            "scale": a["scale"],
+            "mean_q": a["mean_q"] + q * (m / (n + m))[:, None, None],
+            "mean_k": a["mean_k"] + k * (m / (n + m))[:, None, None],
+            **{
+                f"scatter_{name}": a[f"scatter_{name}"]
+                + b[f"scatter_{name}"]
+                + left[..., :, None] * right[..., None, :] * weight[:, None, None, None]
+                for name, (left, right) in shifts.items()
+            },
+            **combine_moments(a, b),
+        }
+
+    def finish(self, state: State) -> dict[str, Tensor]:
+        pairs = state["logit_pairs"][:, 0]
+        covariances = {
+            f"covariance_{name}": state[f"scatter_{name}"] / pairs[:, None, None, None] for name in ("q", "k", "kq")
+        }
+        kept = {name: state[name] for name in ("mean_q", "mean_k", "scale")}
+        return {"pairs": pairs, **kept, **covariances, **finish_moments(state)}
+
+
+def _moments(q: Float[Tensor, "head n e"], k: Float[Tensor, "kv_head n e"], scale: float) -> State:
+    """Means, scatters and the moments of scale * q.k of one lag's pairs."""
+    mean_q, mean_k = q.mean(1), k.mean(1)
+    grouped = q.unflatten(0, (len(k), -1))  # (kv_head, group, n, e)
+    products = scale * (grouped * k[:, None]).sum(-1).flatten(0, 1)
+    q, k = q - mean_q[:, None], k - mean_k[:, None]
+    crossed = k.mT[:, None] @ q.unflatten(0, (len(k), -1))
+    return {
+        "mean_q": mean_q,
+        "mean_k": mean_k,
+        "scatter_q": q.mT @ q,
+        "scatter_k": k.mT @ k,
+        "scatter_kq": crossed.flatten(0, 1),
+        **central_moments(products),
+    }

@@ -1,0 +1,242 @@
+"""A text's words, and which tokens make each of them, whatever the tokenizer's own idea of a word is."""
+
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from armillary.errors import ArmillaryError
+
+Span = tuple[int, int]
+"""First character, and the one after the last."""
+
+LINE_BREAKS = frozenset("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+APOSTROPHES = frozenset("'\u2019")
+IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
+WHITE, LETTER, IDEOGRAPH, SYMBOL, SIGN, JOINING = "white", "letter", "ideograph", "symbol", "sign", "joining"
+
+LINE_BREAK_NAME = "⏎"
+SPACE_NAME = "␣"
+
+
+@dataclass(frozen=True)
+class Words:
+    """Token t belongs to word of_token[t]: a word is a run of tokens, words are in order, names[w] is what w says.
+
+    spans[w] are the word's characters in the text; a special token that the tokenizer added has none.
+    """
+
+    names: tuple[str, ...]
+    of_token: Int[np.ndarray, "token"]
+    spans: tuple[Span, ...]
+    special: Bool[np.ndarray, "word"]
+    tokens: tuple[int, ...]
+
+    @property
+    def starts(self) -> Int[np.ndarray, "word"]:
+        """The first token of every word."""
+        return np.flatnonzero(np.diff(self.of_token, prepend=-1))
+
+    @property
+    def sizes(self) -> Int[np.ndarray, "word"]:
+        """How many tokens every word has."""
+        return np.bincount(self.of_token, minlength=len(self.names))
+
+
+def text_words(text: str) -> list[Span]:
+    """The words of a text, by this rule alone; a run of one kind is a word.
+
+    The kinds: letters and digits, with apostrophes between letters (don't) and points between digits (3.14); Chinese
+    characters, each a word; symbols beyond ASCII, such as emoji; all other signs (... or '):'); and white space that
+    holds a line break. Accents and invisible joiners belong to the character before them. White space within a line
+    is no word.
+    """
+    found: list[Span] = []
+    previous = WHITE
+    for i, character in enumerate(text):
+        kind = kind_of(character)
+        if kind == JOINING:
+            kind = LETTER if previous == WHITE else previous
+            begins = previous == WHITE
+        else:
+            if previous == LETTER and _links(text, i):
+                kind = LETTER
+            begins = kind != previous or kind == IDEOGRAPH
+        if begins or not found:
+            found.append((i, i + 1))
+        else:
+            found[-1] = (found[-1][0], i + 1)
+        previous = kind
+    return [(start, end) for start, end in found if text[start:end].strip() or LINE_BREAKS & {*text[start:end]}]
+
+
+def kind_of(character: str) -> str:
+    """What a character is to text_words; the end of the text is white."""
+    if not character or character.isspace():
+        return WHITE
+    category = unicodedata.category(character)
+    if category[0] == "M" or category == "Cf":
+        return JOINING
+    if any(first <= ord(character) <= last for first, last in IDEOGRAPHS):
+        return IDEOGRAPH
+    if category[0] in "LN":
+        return LETTER
+    return SYMBOL if category[0] == "S" and not character.isascii() else SIGN
+
+
+def _links(text: str, i: int) -> bool:
+    """Whether character i is an apostrophe before a letter or a point between digits."""
+    after = text[i + 1 : i + 2]
+    if text[i] == ".":
+        return text[i - 1].isdecimal() and after.isdecimal()
+    return text[i] in APOSTROPHES and kind_of(after) == LETTER
+
+
+def words_of(tokenizer: Any, text: str) -> Words:
+    """The words of a text as its tokens make them; a special token is a word of its own, called by its name.
+
+    A token belongs to the word that most of its characters are of (the first of several), white space not counted. A
+    token of white space belongs to its line break, or to the next word, or to the last one. Where a token takes all
+    that there is of a second word, the two are one word. What the tokenizer drops is left out.
+    """
+    given = encoded(tokenizer, text)
+    if given.spans is None:
+        raise ArmillaryError(
+            f"the tokenizer {type(tokenizer).__name__} does not say which characters its tokens are (it is not a fast "
+            "one), so tokens cannot be joined to words: use level 'token'"
+        )
+    words = _words_between(text, [span for span, special in zip(given.spans, given.special, strict=True) if special])
+    owners = _joined_to_neighbours(_owners(text, given.spans, given.special, words))
+    extents = _with_swallowed(text, given.spans, owners, words)
+    names: list[str] = []
+    spans: list[Span] = []
+    of_token: list[int] = []
+    for t, owner in enumerate(owners):
+        if t == 0 or owner == SPECIAL or owner != owners[t - 1]:
+            span = extents[owner] if owner >= 0 else given.spans[t]
+            shown = text[slice(*span)].strip() or LINE_BREAK_NAME
+            names.append({SPECIAL: given.names[t], BLANK: SPACE_NAME}.get(owner, shown))
+            spans.append(span)
+        of_token.append(len(names) - 1)
+    special = np.zeros(len(names), dtype=bool)
+    special[of_token] = given.special
+    return Words(tuple(names), np.array(of_token, dtype=np.int64), tuple(spans), special, given.tokens)
+
+
+def token_words(tokenizer: Any, text: str) -> Words:
+    """Every token as a word: its characters, or its name where it is special or shares a character with others."""
+    given = encoded(tokenizer, text)
+    names = list(given.names)
+    if given.spans is not None:
+        times = Counter(given.spans)
+        for t, (start, end) in enumerate(given.spans):
+            if start < end and times[start, end] == 1 and not given.special[t]:
+                names[t] = text[start:end]
+    spans = given.spans or ((0, 0),) * len(names)
+    return Words(tuple(names), np.arange(len(names)), spans, np.array(given.special, dtype=bool), given.tokens)
+
+
+def join_keys(attention: Float[np.ndarray, "*dims key"], words: Words) -> Float[np.ndarray, "*dims word"]:
+    """The attention to the tokens of every word, added up."""
+    return np.add.reduceat(attention, words.starts, axis=-1)
+
+
+def join(attention: Float[np.ndarray, "*dims query key"], words: Words) -> Float[np.ndarray, "*dims word word"]:
+    """From tokens to words: keys of a word added up, queries of a word averaged, so that rows sum to what they did."""
+    rows = np.add.reduceat(join_keys(attention, words), words.starts, axis=-2)
+    return np.asarray(rows / words.sizes[:, None])
+
+
+def word_means(vectors: Float[np.ndarray, "token d"], words: Words) -> Float[np.ndarray, "word d"]:
+    """The mean vector of every word's tokens."""
+    return np.asarray(np.add.reduceat(vectors, words.starts, axis=0) / words.sizes[:, None])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of a text and the tokenizer's names for them; no spans where it does not tell characters."""
+
+    tokens: tuple[int, ...]
+    names: tuple[str, ...]
+    spans: tuple[Span, ...] | None
+    special: tuple[bool, ...]
+
+
+def encoded(tokenizer: Any, text: str) -> Encoded:
+    """The tokens of a text, with the special ones that the tokenizer adds or finds written in it."""
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    extra = {"return_offsets_mapping": True} if fast else {}
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArmillaryError(f"the text is not valid Unicode ({error}): save it as UTF-8") from error
+    found = tokenizer(text, return_special_tokens_mask=True, verbose=False, **extra)
+    tokens = tuple(found["input_ids"])
+    names = tuple(str(name) for name in tokenizer.convert_ids_to_tokens(list(tokens)))
+    spans = tuple((int(start), int(end)) for start, end in found["offset_mapping"]) if fast else None
+    special = [bool(added) for added in found["special_tokens_mask"]]
+    reserved = {i for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
+    for t, token in enumerate(tokens):
+        if token in reserved and spans is not None:  # an unknown word that became [UNK] is not written that way
+            special[t] = special[t] or text[slice(*spans[t])].strip() == names[t]
+    return Encoded(tokens, names, spans, tuple(special))
+
+
+SPECIAL, BLANK = -2, -1
+"""What owns a token that no word of the text does: itself, or nothing yet."""
+
+
+def _words_between(text: str, special: list[Span]) -> list[Span]:
+    """The words of the text, none across a special token that is written in it."""
+    edges = [0, *(edge for span in special if span[0] < span[1] for edge in span), len(text)]
+    gaps = zip(edges[::2], edges[1::2], strict=True)
+    return [(begin + start, begin + end) for begin, stop in gaps for start, end in text_words(text[begin:stop])]
+
+
+def _owners(text: str, spans: tuple[Span, ...], special: tuple[bool, ...], words: list[Span]) -> list[int]:
+    """The word of every token, SPECIAL or BLANK; never a word before that of an earlier token."""
+    at = np.full(len(text), BLANK, dtype=np.int64)
+    for w, (start, end) in enumerate(words):
+        at[start:end] = w
+    owners: list[int] = []
+    latest = 0
+    for (start, end), is_special in zip(spans, special, strict=True):
+        written = Counter(int(at[i]) for i in range(start, end) if not text[i].isspace())
+        blank = Counter(int(at[i]) for i in range(start, end) if at[i] != BLANK)
+        if is_special or not (written or blank):
+            owners.append(SPECIAL if is_special else BLANK)
+        else:
+            latest = max(latest, (written or blank).most_common(1)[0][0])  # of equal counts, the first
+            owners.append(latest)
+    return owners
+
+
+def _joined_to_neighbours(owners: list[int]) -> list[int]:
+    """White space goes to the word of the next token, or to that of the token before; alone it stays BLANK."""
+    joined = list(owners)
+    for t in reversed(range(len(joined) - 1)):
+        if joined[t] == BLANK and joined[t + 1] != SPECIAL:
+            joined[t] = joined[t + 1]
+    for t in range(1, len(joined)):
+        if joined[t] == BLANK and joined[t - 1] != SPECIAL:
+            joined[t] = joined[t - 1]
+    return joined
+
+
+def _with_swallowed(text: str, spans: tuple[Span, ...], owners: list[int], words: list[Span]) -> list[Span]:
+    """The words, those that own a token with the neighbours beside them that own none but are part of it."""
+    extents = list(words)
+    owning, w = {*owners}, 0
+    for (start, end), owner in zip(spans, owners, strict=True):
+        while w < len(words) and words[w][1] <= start:
+            w += 1
+        for other in range(w, len(words)):
+            first, last = words[other]
+            if first >= end:
+                break
+            if owner >= 0 and other not in owning and text[first:last].strip():
+                extents[owner] = (min(extents[owner][0], first), max(extents[owner][1], last))
+    return extents
