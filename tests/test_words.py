@@ -121,7 +121,9 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="module")
 def gpt2() -> tuple[Any, Any]:
-    return arm.load(arm.bundled("gpt2"), attn_implementation="eager"), load_tokenizer(arm.bundled("gpt2"))
+    return arm.load(arm.bundled("gpt2"), attn_implementation="eager", dtype=torch.float32), load_tokenizer(
+        arm.bundled("gpt2")
+    )
 
 
 def plain_words(tokenizer: Any, text: str) -> list[str]:
@@ -247,8 +249,8 @@ class TestWords:
         found = token_words(word_piece(), "The CAFÉ mat")
         assert "".join(found.names[1:-1]) == "TheCAFÉmat"  # the text's own letters, not the vocabulary's
         assert (found.names[0], found.names[-1]) == ("[CLS]", "[SEP]")
-        found = token_words(byte_level(), "the ☂")
-        assert found.names == ("the", " ", *byte_level().convert_ids_to_tokens(found.tokens[-3:]))
+        found = token_words(byte_level(), "x ☂")
+        assert found.names == ("x", " ", "â", "ĺ", "Ĥ")  # the bytes of the umbrella as the vocabulary calls them
         rows = np.random.default_rng(0).dirichlet(np.ones(len(found.tokens)), len(found.tokens))
         np.testing.assert_allclose(join(rows, found), rows)
 
@@ -303,14 +305,16 @@ class TestAttentionMap:
         }.get(name, lambda: arm.bundled(name))()
         tokenizer, text = load_tokenizer(folder), PROMPT + " été 👩\u200d👧\n\n日本"
         words = words_of(tokenizer, text)
-        theirs = eager_attention(arm.load(folder, attn_implementation="eager"), words.tokens).mean(1)
-        found = attention_map(arm.load(folder), tokenizer, text)
+        theirs = eager_attention(arm.load(folder, attn_implementation="eager", dtype=torch.float32), words.tokens).mean(
+            1
+        )
+        found = attention_map(arm.load(folder, dtype=torch.float32), tokenizer, text)
         assert found.words == words.names
         assert found.layers == tuple(range(len(theirs)))
         for ours, layer in zip(found.attention, theirs, strict=True):
             np.testing.assert_allclose(ours, joined_by_hand(layer, words.of_token), atol=2e-6)
         np.testing.assert_allclose(found.inside, 1, atol=1e-6)
-        tokens = attention_map(arm.load(folder), tokenizer, text, level="token")
+        tokens = attention_map(arm.load(folder, dtype=torch.float32), tokenizer, text, level="token")
         np.testing.assert_allclose(tokens.attention, theirs, atol=2e-6)
 
     def test_chosen_layers_and_heads(self, gpt2: tuple[Any, Any]) -> None:
@@ -500,7 +504,6 @@ class TestShown:
         figure = attention_maps(found)
         side = (figure.layout.xaxis.domain[1] - figure.layout.xaxis.domain[0]) * (1160 - 80 - 55)
         assert side / len(figure.layout.xaxis.tickvals) >= 7
-        assert len(figure.layout.xaxis.tickvals) == min(count, len(figure.layout.xaxis.tickvals))
         assert count > 140 or len(figure.layout.xaxis.tickvals) == count
 
     def test_words_are_never_read_as_html(self) -> None:

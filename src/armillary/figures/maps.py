@@ -34,8 +34,8 @@ def attention_maps(found: AttentionMap) -> go.Figure:
     cells = found.attention.size + found.cosine.size
     if cells > MOST_CELLS:
         raise ArmillaryError(
-            f"maps of {len(found.words)} {found.level}s in {len(found.layers)} layers have {cells:,} cells, more than a "
-            f"browser draws ({MOST_CELLS:,}): choose fewer layers, spans of the text, or a shorter text"
+            f"maps of {len(found.words)} {found.level}s in {len(found.layers)} layers have {cells:,} cells, more than "
+            f"a browser draws ({MOST_CELLS:,}): choose fewer layers, spans of the text, or a shorter text"
         )
     panels = [*titles(found), "cosine of the embeddings"]
     plot = WIDTH - LEFT - RIGHT

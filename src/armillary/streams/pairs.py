@@ -39,12 +39,14 @@ class PairMoments:
     def measure(self, batch: AttentionView) -> State:
         q, k = (wide(part[:, :, self.skip :]).transpose(0, 1) for part in (batch.q, batch.k))  # (head, batch, token, e)
         rotary = self.rotary[batch.layer]
-        places = torch.arange(self.skip, batch.queries, device=q.device)
+        if rotary is not None:
+            back = -torch.arange(self.skip, batch.queries, device=q.device)
+            q, k = rotate(rotary, q, back), rotate(rotary, k, back)
         states = []
         for lag in self.lags:
             later, earlier = q[:, :, lag:], k[:, :, : k.shape[2] - lag]
-            if rotary is not None:  # both as seen from the query's place
-                later, earlier = rotate(rotary, later, -places[lag:]), rotate(rotary, earlier, -places[lag:])
+            if rotary is not None:  # as seen from the query's place
+                earlier = rotate(rotary, earlier, torch.full(earlier.shape[2:3], -lag, device=q.device))
             states.append(_moments(later.flatten(1, 2), earlier.flatten(1, 2), batch.scale))
         found = {name: torch.stack([state[name] for state in states]) for name in states[0]}
         return {**found, "scale": torch.tensor(batch.scale, dtype=torch.float64)}

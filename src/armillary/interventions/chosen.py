@@ -1,0 +1,98 @@
+"""Which heads an intervention touches, and putting back what it changed."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from armillary.anatomy.description import Anatomy, Layer
+from armillary.anatomy.source import describe
+from armillary.anatomy.weights import LayerWeights
+from armillary.errors import ArmillaryError
+
+Heads = Iterable[int] | Iterable[tuple[int, int]] | None
+"""None for all, head numbers (in every chosen layer), or (layer, head) pairs."""
+
+
+@dataclass(frozen=True)
+class Touched:
+    """One layer with its weights (views of the model's parameters) and the heads to change in it."""
+
+    layer: Layer
+    weights: LayerWeights
+    heads: tuple[int, ...]
+
+    @property
+    def whole_key_heads(self) -> tuple[int, ...]:
+        """The key heads all of whose queries are chosen."""
+        group = self.layer.group
+        return tuple(g for g in range(self.layer.kv_heads) if all(g * group + i in self.heads for i in range(group)))
+
+
+def touched(model: nn.Module, layers: Iterable[int] | None, heads: Heads) -> list[Touched]:
+    """The chosen layers and heads of a model; a mistake is told before anything is changed."""
+    anatomy = describe(model)
+    anatomy.weights(0)  # says why, for a family without weights
+    numbers = list(range(len(anatomy.layers))) if layers is None else sorted(set(layers))
+    pairs = _pairs(anatomy, numbers, heads)
+    _refuse_shared(anatomy, {layer for layer, _ in pairs})
+    found = []
+    seen: set[str] = set()
+    for number in sorted({layer for layer, _ in pairs}):
+        layer = anatomy.layers[number]
+        if layer.block not in seen:  # layers that share their weights are changed once
+            seen.add(layer.block)
+            chosen = tuple(sorted(head for at, head in pairs if at == number))
+            found.append(Touched(layer, anatomy.weights(number), chosen))
+    return found
+
+
+def _pairs(anatomy: Anatomy, layers: list[int], heads: Heads) -> set[tuple[int, int]]:
+    for layer in layers:
+        if not 0 <= layer < len(anatomy.layers):
+            raise ArmillaryError(f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}")
+    if heads is None:
+        return {(layer, head) for layer in layers for head in range(anatomy.layers[layer].heads)}
+    pairs = set()
+    for item in heads:
+        for layer, head in [item] if isinstance(item, tuple) else [(layer, item) for layer in layers]:
+            if not 0 <= layer < len(anatomy.layers) or not 0 <= head < anatomy.layers[layer].heads:
+                raise ArmillaryError(
+                    f"there is no head {layer}.{head}: this model has layers 0 to {len(anatomy.layers) - 1} with heads "
+                    f"0 to {anatomy.layers[0].heads - 1}"
+                )
+            pairs.add((layer, head))
+    return pairs
+
+
+def _refuse_shared(anatomy: Anatomy, layers: set[int]) -> None:
+    """Layers that share their weights can only be changed together."""
+    for layer in layers:
+        block = anatomy.layers[layer].block
+        others = [other.index for other in anatomy.layers if other.block == block and other.index not in layers]
+        if others:
+            raise ArmillaryError(
+                f"layer {layer} shares its weights with layer {others[0]} in this model: choose both, or neither"
+            )
+
+
+def tensors_of(weights: LayerWeights, part: str, head: int) -> list[Tensor]:
+    """The matrix and, where there is one, the bias of a head's q, k or v: views that can be written to."""
+    biases = getattr(weights, f"{part}_bias")
+    return [getattr(weights, part)[head], *([] if biases is None else [biases[head]])]
+
+
+@contextmanager
+def restored(tensors: list[Tensor], change: Callable[[], None]) -> Iterator[None]:
+    """Keep copies, make the change, and write the copies back at the end, whatever happens in between."""
+    kept = [tensor.clone() for tensor in tensors]
+    try:
+        with torch.no_grad():
+            change()
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, copy in zip(tensors, kept, strict=True):
+                tensor.copy_(copy)

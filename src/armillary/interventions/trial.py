@@ -1,0 +1,94 @@
+"""A model on one text before and after a change: loss, attention entropy, and what it writes."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from armillary.anatomy.source import describe
+from armillary.errors import ArmillaryError
+from armillary.layout import entry
+from armillary.streams import AttentionStatistics, Stream
+from armillary.tap import Tap
+
+Change = Callable[[nn.Module], AbstractContextManager[nn.Module]]
+"""An intervention with its settings: gives the context in which the model is changed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: mean loss per token in nats (None where no next token is predicted), entropies, the text written."""
+
+    loss: float | None
+    entropy: Float[np.ndarray, "layer head"]
+    entropy_norm: Float[np.ndarray, "layer head"]
+    written: str | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The same text before and after."""
+
+    before: Run
+    after: Run
+
+    def layers(self) -> pd.DataFrame:
+        """Mean attention entropy of every layer, before and after, in nats."""
+        means = {name: run.entropy.mean(1) for name, run in (("before", self.before), ("after", self.after))}
+        table = pd.DataFrame({"layer": np.arange(len(self.before.entropy)), **means})
+        return table.assign(change=table["after"] - table["before"])
+
+
+def trial(model: nn.Module, tokenizer: Any, text: str, change: Change, *, generate: int = 0) -> Trial:
+    """Run the text as the model is, and again inside the change."""
+    tokens = tokenizer(text, return_tensors="pt")["input_ids"].to(next(model.parameters()).device)
+    anatomy = describe(model)
+    if tokens.shape[1] < 3:
+        raise ArmillaryError(f"the text {text!r} has {tokens.shape[1]} tokens: give a longer one")
+    anatomy.check_length(tokens.shape[1] + generate)
+    before = run(model, tokenizer, tokens, generate)
+    with change(model):
+        after = run(model, tokenizer, tokens, generate)
+    return Trial(before, after)
+
+
+@torch.no_grad()
+def run(model: nn.Module, tokenizer: Any, tokens: Int[Tensor, "1 token"], generate: int = 0) -> Run:
+    """Loss, entropies and the continuation (greedy, so that nothing but the model decides)."""
+    statistics = Stream(AttentionStatistics(skip=1, length=tokens.shape[1]))
+    loss = None
+    with Tap(model, lambda view: statistics.update(view.layer, view)):
+        if predicts(model):
+            logits = model(input_ids=tokens).logits[0, :-1].double()
+            loss = float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]))
+        else:
+            entry(model)(input_ids=tokens)
+    found = statistics.finish()
+    written = continuation(model, tokenizer, tokens, generate) if generate else None
+    return Run(loss, found["entropy"].cpu().numpy(), found["entropy_norm"].cpu().numpy(), written)
+
+
+def predicts(model: Any) -> bool:
+    """Whether the model predicts the next token."""
+    layers = describe(model).layers
+    return bool(layers[0].causal is not False and getattr(model, "get_output_embeddings", lambda: None)() is not None)
+
+
+@torch.no_grad()
+def continuation(model: Any, tokenizer: Any, tokens: Int[Tensor, "1 token"], count: int) -> str:
+    """The most likely `count` tokens after the text, one after the other."""
+    if not predicts(model):
+        raise ArmillaryError(f"{type(model).__name__} does not predict the next token: it cannot go on with a text")
+    ends = {getattr(model.config, "eos_token_id", None)}
+    for _ in range(count):
+        following = model(input_ids=tokens, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)
+        tokens = torch.cat([tokens, following], 1)
+        if int(following) in ends:
+            break
+    return str(tokenizer.decode(tokens[0], skip_special_tokens=True))
