@@ -179,7 +179,7 @@ class TestGaussian:
         out = np.einsum("si,sid->sd", weights, x)[:, 0]
         fixed = np.einsum("ij,ab->ijab", np.eye(6), np.eye(4))
         _, cov = gaussian.combination(weights.mean(0, keepdims=True), np.zeros((6, 4)), fixed)
-        assert out.var() > 1.2 * cov[0, 0, 0, 0]
+        assert out.var() > 2 * cov[0, 0, 0, 0]
 
     def test_shrunk_keeps_the_trace_and_makes_positive_definite(self) -> None:
         s = np.diag([4.0, 2.0, 0.0])

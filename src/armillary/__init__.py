@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from armillary.training.bundled import bundled
     from armillary.verification import verify
     from armillary.view import AttentionView
+    from armillary.weighing import weigh
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ _HOMES = {
     "Tap": "armillary.tap",
     "bundled": "armillary.training.bundled",
     "verify": "armillary.verification",
+    "weigh": "armillary.weighing",
     "AttentionView": "armillary.view",
 }
 
@@ -62,6 +64,7 @@ __all__ = [
     "register",
     "scan",
     "verify",
+    "weigh",
 ]
 
 

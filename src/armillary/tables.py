@@ -33,6 +33,14 @@ SHOWN = {
         *("layer", "head", "label", "entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "mean_distance"),
         *("positional_share", "content_share", "mixed_share", "argmax_ratio"),
     ),
+    "spectra": (
+        *("layer", "head", "qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_stable_rank_random"),
+        *("qk_symmetric_share", "qk_align_z", "ov_fro", "ov_spec", "ov_stable_rank", "ov_stable_rank_random"),
+    ),
+    "matrices": (
+        *("layer", "matrix", "rows", "columns", "largest", "stable_rank", "xavier_energy", "xavier_largest"),
+        *("mp_distance", "outliers", "outlier_energy"),
+    ),
     "layers": (
         *("layer", "pos_share", "ctx_share", "resid_share", "stable_rank", "screenot_rank", "relative_norm"),
         *("dct_energy_10", "incoherence_mean", "intra_similarity", "inter_similarity", "mean_norm"),

@@ -16,14 +16,15 @@ from armillary.anatomy.weights import LayerWeights
 from armillary.errors import ArmillaryError
 
 
-def describe(source: Any, *, trust_remote_code: bool = False) -> Anatomy:
+def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False) -> Anatomy:
     """The anatomy of a loaded model, a model folder, a hub id or a transformers configuration.
 
     From a loaded model the weights are views of its parameters; from a folder they are read from safetensors,
-    one layer at a time, when `anatomy.weights(layer)` asks. A hub id or a configuration gives no weights.
+    one layer at a time, when `anatomy.weights(layer)` asks. A hub id or a configuration gives no weights. With `live`
+    a loaded model's weights carry gradients back to its parameters (for regularisers).
     """
     if isinstance(source, nn.Module):
-        return _of_model(source)
+        return _of_model(source, live)
     if isinstance(source, str | Path):
         source = expanded(source)
         packed = gguf_file(source)
@@ -54,7 +55,7 @@ def _of_config(config: Any) -> Anatomy:
         ) from error
 
 
-def _of_model(model: nn.Module) -> Anatomy:
+def _of_model(model: nn.Module, live: bool) -> Anatomy:
     config = transformer_of(model).config
     anatomy = _of_config(config)
     adapter = adapter_for(config.model_type)
@@ -65,7 +66,7 @@ def _of_model(model: nn.Module) -> Anatomy:
 
     def read(name: str) -> Tensor | None:
         parameter = parameters.get(name)
-        return None if parameter is None else parameter.detach()
+        return parameter if parameter is None or live else parameter.detach()
 
     return _readable(adapter, anatomy, root, read)
 

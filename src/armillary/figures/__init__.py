@@ -1,11 +1,13 @@
 """Lens results as Plotly figures. A figure never computes: what it shows comes from a lens."""
 
 from armillary.figures.constituents import argmax_map, constituents, dissection
+from armillary.figures.maps import attention_maps
 from armillary.figures.page import write_page
 from armillary.figures.positional import context_gram, contexts, dct_map, gram_map, layer_maps, singular_values, spiral
 
 __all__ = [
     "argmax_map",
+    "attention_maps",
     "constituents",
     "context_gram",
     "contexts",

@@ -1,0 +1,77 @@
+"""What a model is made of, and what was verified: inspect, doctor."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from armillary.commands.options import AllowNotFinite, AsJson, Model, TrustRemoteCode, print_json
+from armillary.errors import ArmillaryError
+
+
+def inspect(
+    model: Model,
+    weights: Annotated[bool, typer.Option(help="Also read the weights, a layer at a time: are all finite?")] = False,
+    verify: Annotated[bool, typer.Option(help="Also load the model and check what Armillary sees against it.")] = False,
+    allow_not_finite: AllowNotFinite = False,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a model's attention is made of: layers, heads, positions, norms, windows.
+
+    A folder is read without loading its weights: only the headers of its safetensors files.
+    """
+    from armillary import terminal
+    from armillary.anatomy import describe
+    from armillary.models import WhenNotFinite, load, not_finite_weights, refuse_not_finite
+
+    anatomy = describe(model, trust_remote_code=trust_remote_code)
+    notes: list[str] = []
+    if weights:
+        if allow_not_finite:
+            notes += [f"not finite: {what}" for what in not_finite_weights(model)]
+        else:
+            refuse_not_finite(model)
+        notes = notes or ["all weights are finite"]
+    checked = None
+    if verify:
+        from armillary.verification import verify as run_verification
+
+        allowed: WhenNotFinite = "allow" if allow_not_finite else "refuse"
+        checked = run_verification(load(model, trust_remote_code=trust_remote_code, not_finite=allowed))
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                **anatomy.as_dict(),
+                "notes": notes,
+                **({"verified": checked.as_dict()} if checked else {}),
+            }
+        )
+    else:
+        terminal.print_anatomy(model, anatomy, notes)
+        if checked:
+            terminal.print_verification(checked)
+    if checked and not checked.passed:
+        raise typer.Exit(1)
+
+
+def doctor(
+    verify: Annotated[bool, typer.Option(help="Check every family here and now, on small random models.")] = False,
+    record: Annotated[Path | None, typer.Option(help="With --verify: write the results to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print versions, devices, and the supported families with what was verified for each."""
+    from armillary import terminal, verified
+
+    checks = verified.check_all(progress=terminal.progress) if verify else verified.shipped()
+    if record is not None:
+        if not verify:
+            raise ArmillaryError("--record writes the results of --verify: give both")
+        verified.write(checks, record)
+    if as_json:
+        print_json({"versions": verified.versions(), "device": verified.devices(), "families": checks})
+    else:
+        terminal.print_doctor(checks)
+    if verify and not all(check.passed for check in checks.samples.values()):
+        raise typer.Exit(1)

@@ -1,0 +1,63 @@
+"""What several commands share: arguments, and how they print."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from armillary.errors import ArmillaryError
+
+Model = Annotated[
+    str, typer.Argument(help="A model folder (config.json and safetensors), a GGUF file or a hub id.", metavar="MODEL")
+]
+Folder = Annotated[Path, typer.Argument(help="A folder that `armillary scan` wrote.", metavar="DIR")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+Html = Annotated[Path | None, typer.Option(help="Draw it, into this HTML file.")]
+Sort = Annotated[str | None, typer.Option(help="Sort by this column, largest first (-column: smallest first).")]
+Columns = Annotated[str | None, typer.Option(help="The columns to print, separated by commas, or 'all'.")]
+OneLayer = Annotated[int | None, typer.Option("--layer", help="Only this layer.")]
+TrustRemoteCode = Annotated[bool, typer.Option(help="Run Python code that comes with the checkpoint.")]
+AllowNotFinite = Annotated[bool, typer.Option(help="Go on when weights hold NaN or infinite numbers.")]
+
+
+def one_of(option: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise ArmillaryError(f"{option} {given} is not known: it can be {', '.join(allowed)}")
+
+
+def print_json(value: Any) -> None:
+    from dataclasses import asdict, is_dataclass
+
+    def plain(item: Any) -> Any:
+        if is_dataclass(item) and not isinstance(item, type):
+            return asdict(item)
+        return str(item)
+
+    typer.echo(json.dumps(value, default=plain, indent=2))
+
+
+def numbers(option: str, given: str | None) -> list[int] | None:
+    """Layers or heads written as 0,5,11 or 0-3,7; None where the option was not given."""
+    if given is None:
+        return None
+    found: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise ArmillaryError(f"{option} {given} is not a list of numbers: write it as in 0,5,11 or 0-3")
+        found += range(int(first), int(last if dash else first) + 1)
+    return found
+
+
+def read_text(text: str | None, file: Path | None) -> str:
+    """The text that was given, or that of the file; exactly one of them."""
+    if (text is None) == (file is None):
+        raise ArmillaryError("one text is needed: give --text or --prompt-file")
+    if file is None:
+        return str(text)
+    try:
+        return file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArmillaryError(f"{file} cannot be read as UTF-8 text: {error}") from error
