@@ -21,8 +21,9 @@ real-models: .venv/.real-models
 demo: $(READY)
 	$(BIN)/armillary demo
 
+# Two processes on two cores: more threads would only get in each other's way.
 test: $(READY) .venv/.real-models
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import armillary as arm
 from armillary.anatomy.samples import SAMPLES, sample_model
-from armillary.layout import entry, find_stack
+from armillary.layout import entry
 from armillary.lenses.constituents import means_of, text_constituents
 from armillary.streams.constituents import PARTS, TERMS, LogitParts
 from armillary.verification import relative_error
@@ -128,28 +128,21 @@ def attention_without_content(model: torch.nn.Module, tokens: torch.Tensor, atla
 
     Total variation between the attention with and without content, over that between the attention and a uniform
     one: 0 for a head that does not need content, 1 for one that is left with nothing. (A head that is nearly uniform
-    anyway cannot change much in absolute terms, whatever it reads.) Done by the model itself: the input of one
-    attention module at a time is replaced before it computes.
+    anyway cannot change much in absolute terms, whatever it reads.) Done by the model itself, a layer at a time.
     """
     means, anatomy = means_of(atlas), arm.describe(model)
-    stack, lost = find_stack(model, anatomy), []
+    lost = []
     usual: dict[int, arm.AttentionView] = {}
     with torch.no_grad(), arm.Tap(model, lambda view: usual.setdefault(view.layer, view)):
         entry(model)(input_ids=tokens)
     for layer in range(len(anatomy.layers)):
-        module = next(m for m in model.modules() if stack.may_attend(m) and stack.layer_of(m, {}) == layer)
-        flat = (means.mean[layer] + means.pos[layer]).float()[None]
-
-        def replace(m: object, args: tuple, kwargs: dict, flat: torch.Tensor = flat) -> tuple:
-            if args:
-                return (flat.repeat(len(args[0]), 1, 1), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": flat.repeat(len(kwargs["hidden_states"]), 1, 1)}
-
-        hook = module.register_forward_pre_hook(replace, with_kwargs=True)
         found: dict[int, torch.Tensor] = {}
-        with torch.no_grad(), arm.Tap(model, lambda view, found=found: found.setdefault(view.layer, view.attention())):
+        with (
+            torch.no_grad(),
+            arm.interventions.without(model, "content", means, layers=[layer]),
+            arm.Tap(model, lambda view, found=found: found.setdefault(view.layer, view.attention())),
+        ):
             entry(model)(input_ids=tokens)
-        hook.remove()
         before, seen = usual[layer].attention(), usual[layer].visible()
         uniform = seen / seen.sum(-1, keepdim=True)
         change, structure = ((before - other).abs().sum(-1)[:, :, 1:].mean((0, 2)) for other in (found[layer], uniform))

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from armillary import interventions
     from armillary.anatomy import (
         Adapter,
         Anatomy,
@@ -57,6 +58,7 @@ __all__ = [
     "bundled",
     "compare",
     "describe",
+    "interventions",
     "known_families",
     "load",
     "open_atlas",
@@ -70,6 +72,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import armillary` does not wait for torch."""
+    if name == "interventions":  # a module, imported with torch when it is first asked for
+        from importlib import import_module
+
+        return import_module("armillary.interventions")
     if name not in _HOMES:
         raise AttributeError(f"module 'armillary' has no attribute {name!r}")
     from importlib import import_module

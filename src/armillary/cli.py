@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from armillary import __version__
-from armillary.commands import atlas, model, scan, weights
+from armillary.commands import atlas, intervene, map, model, scan, weights
 from armillary.errors import ArmillaryError
 
 app = typer.Typer(
@@ -35,8 +35,8 @@ for command in (
     atlas.compare,
     weights.weights,
     weights.gaussian,
-    weights.intervene,
-    weights.map_attention,
+    intervene.intervene,
+    map.map_attention,
     model.inspect,
     model.doctor,
     scan.demo,

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,9 +24,12 @@ def console() -> Console:
     return Console(highlight=False, width=wide)
 
 
-def progress(names: Iterable[str], what: str) -> Iterable[str]:
-    """The names, with a progress bar on standard error."""
-    return track(list(names), what, console=Console(stderr=True), transient=True)
+T = TypeVar("T")
+
+
+def progress(items: Iterable[T], what: str) -> Iterable[T]:
+    """The items, with a progress bar on standard error."""
+    return track(list(items), what, console=Console(stderr=True), transient=True)
 
 
 def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:

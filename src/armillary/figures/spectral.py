@@ -34,9 +34,10 @@ def head_maps(heads: pd.DataFrame) -> go.Figure:
 
 
 def head_singular_values(arrays: xr.Dataset, product: str = "qk") -> go.Figure:
-    """The singular values of every head's product, over the largest of its layer's random ones where there are any."""
+    """The singular values of every head's product over its Frobenius norm, and the median of random heads if known."""
     name = {"qk": "W_q W_k'", "ov": "W_v W_o"}[product]
     values = arrays[f"{product}_singular"].to_numpy()
+    values = values / np.linalg.norm(values, axis=-1, keepdims=True)
     layers, heads, components = values.shape
     colours = sample_colorscale("Viridis", np.linspace(0, 0.9, max(layers, 2)))
     figure = go.Figure()
@@ -54,33 +55,34 @@ def head_singular_values(arrays: xr.Dataset, product: str = "qk") -> go.Figure:
                 hovertemplate=f"head {layer}.{head}, component %{{x}}: %{{y:.3f}}<extra></extra>",
             )
     if f"{product}_singular_random" in arrays:
-        noise = np.median(arrays[f"{product}_singular_random"].to_numpy(), axis=(0, 1))
+        noise = arrays[f"{product}_singular_random"].to_numpy()
+        noise = np.median(noise / np.linalg.norm(noise, axis=-1, keepdims=True), axis=(0, 1))
         figure.add_scatter(x=at, y=noise, mode="lines", line=dict(color="black", dash="dash", width=2), name="random")
-    figure.update_xaxes(title="component").update_yaxes(title="singular value", type="log")
+    figure.update_xaxes(title="component").update_yaxes(title="singular value / norm", type="log")
     return styled(figure, f"Singular values of {name}, every head a line")
 
 
 def matrices_against_random(arrays: xr.Dataset, table: pd.DataFrame, layer: int) -> go.Figure:
-    """Squared singular values of a layer's matrices beside the fitted Marchenko-Pastur law; outliers as marks."""
+    """Singular values of a layer's matrices beside the fitted Marchenko-Pastur law; outliers as marks."""
     rows = table[table["layer"] == layer]
     figure = make_subplots(1, len(rows), subplot_titles=[str(name) for name in rows["matrix"]], horizontal_spacing=0.03)
-    for i, row in enumerate(rows.itertuples(), start=1):
-        values = arrays[str(row.matrix)].sel(layer=layer).to_numpy()
+    for i, row in enumerate(rows.to_dict("records"), start=1):
+        values = arrays[row["matrix"]].sel(layer=layer).to_numpy()
         values = values[np.isfinite(values)]
-        small, large = min(int(row.rows), int(row.columns)), max(int(row.rows), int(row.columns))
-        fitted = pd.notna(row.mp_variance)
-        edge = float(row.mp_edge) if fitted else float(values.max())
-        bulk, out = values[values <= edge], values[values > edge]
+        small, large = sorted((row["rows"], row["columns"]))
+        fitted = pd.notna(row["mp_variance"])
+        edge = row["mp_edge"] if fitted else float(values.max())
+        bulk, out = np.sqrt(values[values <= edge]), np.sqrt(values[values > edge])
         figure.add_histogram(
-            x=bulk / large, histnorm="probability density", nbinsx=40, marker_color="lightsteelblue", row=1, col=i
+            x=bulk, histnorm="probability density", nbinsx=40, marker_color="lightsteelblue", row=1, col=i
         )
         if fitted:
-            law = MarchenkoPastur(small / large, float(row.mp_variance))
-            x = np.linspace(law.lower, law.upper, 200)[1:-1]
-            share = len(bulk) / len(values)
-            figure.add_scatter(x=x, y=law.density(x) / share, mode="lines", line_color="firebrick", row=1, col=i)
+            law = MarchenkoPastur(small / large, row["mp_variance"])
+            x = np.linspace(law.lower**0.5, law.upper**0.5, 200)[1:-1]
+            density = law.density(x**2) * 2 * x / large**0.5  # of the singular value, whose square over `large` is x^2
+            figure.add_scatter(x=x * large**0.5, y=density, mode="lines", line_color="firebrick", row=1, col=i)
         figure.add_scatter(
-            x=out / large,
+            x=out,
             y=np.zeros(len(out)),
             mode="markers",
             marker=dict(symbol="line-ns-open", size=12, color="black"),

@@ -81,7 +81,7 @@ def _changed(x: Tensor, layer: int, part: Part, means: Means) -> Tensor:
     here = pos[: x.shape[1]].to(x.device)
     if part == "position":
         return (x.to(torch.promote_types(x.dtype, torch.float32)) - here.to(x.device)).to(x.dtype)
-    return (mean.to(x.device) + here).to(x.dtype).expand_as(x)
+    return (mean.to(x.device) + here).to(x.dtype).expand_as(x).contiguous()
 
 
 def _means_of(atlas: "Atlas") -> Means:

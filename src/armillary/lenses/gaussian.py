@@ -25,19 +25,22 @@ def layer_table(atlas: "Atlas", shrinkage: float = SHRINKAGE, components: int = 
 
     radius, radius_spread: mean length of x and its standard deviation over it. effective_rank, isotropy: of Cov(x).
     entropy: of the Gaussian with the shrunk covariance, in nats. mi_1, mi_2, ...: mutual information in nats between
-    tokens that far apart. variance_fit: what share of the variances of the logits, over heads and lags, the Gaussian
-    formula explains (1 is all; below 0 it is worse than their mean), variance_fit_independent: the same without
-    the covariance of query and key. skewness, kurtosis: of the logits, mean over heads; 0 for a Gaussian. token_cosine,
-    rank_one_distance: of the residual stream that the layer reads. mixed_tokens: exp(entropy of attention).
+    tokens that far apart. variance_fit: what share of the variances of the logits, over heads and lags from 1 on, the
+    Gaussian formula explains (1 is all; below 0 it is worse than their mean); variance_fit_independent: the same
+    without the covariance of query and key. self_variance_ratio: predicted over observed where a token meets itself,
+    median over heads (a norm keeps x near a sphere, which a Gaussian does not know: expect more than 1). skewness,
+    kurtosis: of the logits, mean over heads; 0 for a Gaussian. mixed_tokens: exp(entropy of attention), mean over
+    heads. token_cosine, rank_one_distance: of the residual stream that the layer reads.
     """
     if not 0 <= shrinkage <= 1:
         raise ArmillaryError(f"shrinkage {shrinkage} is not known: it lies between 0 (none) and 1 (only the radius)")
     if components < 1:
         raise ArmillaryError(f"{components} components tell nothing: give 1 or more")
     covariances = atlas.group("input")
-    if "covariance_covariance" not in covariances and "covariance" not in covariances:
+    if "covariance" not in covariances or "position_norm" not in covariances:
         raise ArmillaryError(
-            f"this atlas has no covariances: scan with --streams {','.join([*atlas.settings['streams'], 'covariance'])}"
+            "this atlas lacks the covariance or the norms of the attention input: scan with --streams "
+            + ",".join(dict.fromkeys([*atlas.settings["streams"], "positions", "covariance"]))
         )
     rows = [_layer_row(atlas, layer, shrinkage, components) for layer in range(len(atlas.attrs["anatomy"]["layers"]))]
     table = pd.DataFrame(rows)
@@ -123,9 +126,10 @@ def logit_predictions(atlas: "Atlas") -> pd.DataFrame:
 
 
 def variance_fits(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Per layer, 1 - sum (observed - predicted)^2 / sum (observed - mean)^2 of the logits' variances."""
+    """Per layer, 1 - sum (observed - predicted)^2 / sum (observed - mean)^2 of the logits' variances at lags >= 1."""
     rows = []
-    for layer, part in predictions.groupby("layer"):
+    for layer, all_lags in predictions.groupby("layer"):
+        own, part = all_lags[all_lags["lag"] == 0], all_lags[all_lags["lag"] > 0]
         observed = part["variance"].to_numpy()
         total = np.square(observed - observed.mean()).sum()
         missed = {
@@ -135,13 +139,19 @@ def variance_fits(predictions: pd.DataFrame) -> pd.DataFrame:
                 ("variance_fit_independent", "independent_variance"),
             )
         }
-        rows.append({"layer": layer, **{name: 1 - left / total for name, left in missed.items()}})
+        ratio = float((own["predicted_variance"] / own["variance"]).median())
+        fits = {name: 1 - left / total for name, left in missed.items()}
+        rows.append({"layer": layer, **fits, "self_variance_ratio": ratio})
     return pd.DataFrame(rows)
 
 
 def head_columns(atlas: "Atlas") -> pd.DataFrame:
-    """gaussian_ratio of every head: variance of the logits that Gaussian q and k would have, over the observed one."""
+    """gaussian_ratio of every head: variance of the logits that Gaussian q and k would have, over the observed one.
+
+    Sums over lags from 1 on.
+    """
     if not atlas.has("pairs"):
         return pd.DataFrame()
-    sums = logit_predictions(atlas).groupby(["layer", "head"], sort=True)[["variance", "predicted_variance"]].sum()
+    apart = logit_predictions(atlas).query("lag > 0")
+    sums = apart.groupby(["layer", "head"], sort=True)[["variance", "predicted_variance"]].sum()
     return pd.DataFrame({"gaussian_ratio": (sums["predicted_variance"] / sums["variance"]).to_numpy()})

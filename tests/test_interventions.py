@@ -1,0 +1,260 @@
+"""Changes to a model do what they say, and nothing is left of them afterwards."""
+
+import json
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import armillary as arm
+from armillary import interventions
+from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.cli import app
+from armillary.interventions.trial import trial
+from armillary.models import load_tokenizer
+from conftest import shared
+
+TOKENS = torch.randint(3, 99, (3, 12), generator=torch.Generator().manual_seed(0))
+PLAIN = [name for name in SAMPLES if arm.describe(sample_model(name)).layers[0].qk_norm is None]
+
+
+def states(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(model: torch.nn.Module, before: dict[str, torch.Tensor]) -> bool:
+    now = model.state_dict()
+    return all(torch.equal(now[name], tensor) for name, tensor in before.items())
+
+
+def products(model: torch.nn.Module) -> dict[int, torch.Tensor]:
+    found: dict[int, torch.Tensor] = {}
+    with torch.no_grad(), arm.Tap(model, lambda view: found.setdefault(view.layer, view.products().clone())):
+        model(input_ids=TOKENS)
+    return found
+
+
+CHANGES: dict[str, Any] = {
+    "scaled": lambda model: interventions.scaled(model, 1.7),
+    "cut": lambda model: interventions.cut(model, 2),
+    "rest": lambda model: interventions.cut(model, 2, keep="rest", parts=("v", "o")),
+    "noise": lambda model: interventions.randomised(model, parts=("q", "k", "v", "o")),
+    "spectrum": lambda model: interventions.randomised(model, keep="spectrum"),
+}
+
+
+class TestEveryChange:
+    @pytest.mark.parametrize("change", CHANGES)
+    @pytest.mark.parametrize("name", ["llama", "gpt2", "phi3", "falcon", "albert", "t5", "codegen"])
+    def test_it_changes_the_output_and_the_weights_come_back_bit_for_bit(self, name: str, change: str) -> None:
+        model = sample_model(name)
+        before, usual = states(model), output(model)
+        with CHANGES[change](model):
+            assert not torch.allclose(output(model), usual, atol=1e-4)
+        assert same(model, before)
+        assert torch.equal(output(model), usual)
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_also_after_an_exception(self, change: str) -> None:
+        model = sample_model("llama")
+        before = states(model)
+        with pytest.raises(RuntimeError, match="inside"), CHANGES[change](model):
+            raise RuntimeError("inside")
+        assert same(model, before)
+
+    def test_a_mistake_changes_nothing(self) -> None:
+        model, before = sample_model("llama"), states(sample_model("llama"))
+        wrong: list[tuple[AbstractContextManager[Any], str]] = [
+            (interventions.scaled(model, float("nan")), "finite"),
+            (interventions.scaled(model, 2.0, layers=[7]), "no layer 7"),
+            (interventions.scaled(model, 2.0, heads=[6]), "no head 0.6"),
+            (interventions.cut(model, -1), "0 or more"),
+            (interventions.cut(model, 1, parts=("x",)), "there are q, k, v, o"),
+            (interventions.randomised(model, parts=("k",), heads=[0]), "share their keys"),
+            (interventions.scaled(sample_model("qwen3"), 2.0), "normalises q and k"),
+            (interventions.scaled(sample_model("albert"), 2.0, layers=[0]), "shares its weights with layer 1"),
+        ]
+        for manager, said in wrong:
+            with pytest.raises(arm.ArmillaryError, match=said), manager:
+                pass
+        assert same(model, before)
+
+
+def output(model: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=TOKENS)[0]
+
+
+class TestScaling:
+    @pytest.mark.parametrize("name", PLAIN)
+    def test_products_are_multiplied_by_alpha_squared(self, name: str) -> None:
+        """In the first layer, whose input does not change; biases included."""
+        model = sample_model(name)
+        usual = products(model)[0]
+        if arm.describe(model).layers[0].clip_qkv is None:
+            with interventions.scaled(model, 1.5):
+                torch.testing.assert_close(products(model)[0], 2.25 * usual, rtol=1e-4, atol=1e-4)
+        with interventions.scaled(model, 1.0):
+            assert torch.equal(products(model)[0], usual)
+
+    def test_only_chosen_layers_and_heads(self) -> None:
+        model = sample_model("llama")  # six heads, two key heads
+        usual = products(model)
+        with interventions.scaled(model, 2.0, layers=[0], heads=[1]):
+            found = products(model)[0]
+        torch.testing.assert_close(found[:, 1], 4 * usual[0][:, 1], rtol=1e-4, atol=1e-4)
+        assert torch.equal(found[:, [0, 2, 3, 4, 5]], usual[0][:, [0, 2, 3, 4, 5]])
+        with interventions.scaled(model, 2.0, heads=[(1, 3)]):
+            assert torch.equal(products(model)[0], usual[0])
+        with interventions.scaled(model, 2.0, layers=[2]):
+            assert torch.equal(products(model)[1], usual[1])
+
+    def test_entropy_falls_and_rises_on_a_real_model(self) -> None:
+        folder = shared("models/stories15M")
+        model, tokenizer = arm.load(folder, dtype=torch.float32), load_tokenizer(folder)
+        text = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
+        found = {
+            alpha: trial(model, tokenizer, text, lambda m, alpha=alpha: interventions.scaled(m, alpha))
+            for alpha in (0.5, 1.0, 2.0)
+        }
+        usual = found[1.0].before
+        np.testing.assert_array_equal(found[1.0].after.entropy, usual.entropy)
+        assert found[1.0].after.loss == usual.loss
+        assert found[2.0].after.entropy.mean() < usual.entropy.mean() < found[0.5].after.entropy.mean()
+        assert found[2.0].after.loss > usual.loss < found[0.5].after.loss
+        assert (found[2.0].layers()["change"] < 0).all()
+
+
+class TestSpectra:
+    def test_the_top_singular_values_are_kept(self) -> None:
+        model = sample_model("gpt2")
+        before = [torch.linalg.svdvals(q) for q in arm.describe(model).weights(1).q]
+        with interventions.cut(model, 3, layers=[1]):
+            for q, usual in zip(arm.describe(model).weights(1).q, before, strict=True):
+                now = torch.linalg.svdvals(q)
+                torch.testing.assert_close(now[:3], usual[:3], rtol=1e-5, atol=1e-6)
+                assert float(now[3:].max()) < 1e-5
+        with interventions.cut(model, 3, keep="rest", layers=[1]):
+            torch.testing.assert_close(
+                torch.linalg.svdvals(arm.describe(model).weights(1).q[0])[:5], before[0][3:], rtol=1e-4, atol=1e-5
+            )
+
+    @pytest.mark.parametrize("keep", ["shape", "norm", "spectrum"])
+    def test_what_randomising_keeps(self, keep: Any) -> None:
+        model = sample_model("llama")
+        usual = arm.describe(model).weights(0).q[2].clone()
+        with interventions.randomised(model, keep=keep, seed=1):
+            noise = arm.describe(model).weights(0).q[2].clone()
+        with interventions.randomised(model, keep=keep, seed=1):
+            assert torch.equal(arm.describe(model).weights(0).q[2], noise)
+        assert not torch.allclose(noise, usual)
+        if keep == "shape":
+            d, e = usual.shape
+            assert float(noise.var()) == pytest.approx(2 / (d + e), rel=0.25)
+        else:
+            assert float(noise.norm()) == pytest.approx(float(usual.norm()), rel=1e-5)
+        if keep == "spectrum":
+            torch.testing.assert_close(torch.linalg.svdvals(noise), torch.linalg.svdvals(usual), rtol=1e-4, atol=1e-5)
+
+
+def learned() -> tuple[Any, arm.Atlas]:
+    model = sample_model("gpt2")
+    return model, arm.scan(model, torch.randint(3, 99, (24, 12)), streams=("positions",))
+
+
+class TestParts:
+    def test_without_content_all_texts_look_the_same(self) -> None:
+        model, atlas = learned()
+        with interventions.without(model, "content", atlas):
+            found = products(model)
+        for logits in found.values():
+            torch.testing.assert_close(logits[0], logits[1])
+        usual = products(model)
+        with interventions.without(model, "content", atlas, layers=[1]):
+            assert torch.equal(products(model)[0], usual[0])
+            assert not torch.allclose(products(model)[1], usual[1], atol=1e-3)
+
+    def test_without_position_a_layer_reads_x_less_p(self) -> None:
+        from armillary.lenses.constituents import means_of
+
+        model, atlas = learned()
+        seen: dict[int, torch.Tensor] = {}
+        with torch.no_grad(), arm.Tap(model, lambda view: seen.setdefault(view.layer, view.x)):
+            model(input_ids=TOKENS)
+        with torch.no_grad(), interventions.without(model, "position", atlas, layers=[0]):
+            changed: dict[int, torch.Tensor] = {}
+            with arm.Tap(model, lambda view: changed.setdefault(view.layer, view.x)):
+                model(input_ids=TOKENS)
+        expected = seen[0] - means_of(atlas).pos[0].float()
+        torch.testing.assert_close(changed[0], expected, rtol=1e-5, atol=1e-5)
+
+    def test_mistakes(self) -> None:
+        model, atlas = learned()
+        beyond = interventions.without(model, "content", atlas, layers=[9])
+        with pytest.raises(arm.ArmillaryError, match="no layer 9"), beyond:
+            pass
+        longer = torch.randint(3, 99, (1, 20))
+        with interventions.without(model, "content", atlas), pytest.raises(arm.ArmillaryError, match="--length 20"):
+            model(input_ids=longer)
+        with torch.no_grad():
+            cache = model(input_ids=TOKENS[:1, :5], use_cache=True).past_key_values
+        with (
+            interventions.without(model, "content", atlas),
+            pytest.raises(arm.ArmillaryError, match="use_cache=False"),
+        ):
+            model(input_ids=TOKENS[:1, 5:6], past_key_values=cache)
+
+
+class TestCommand:
+    def test_scale_try_and_write(self, tmp_path: Path) -> None:
+        folder, out, page = arm.bundled("llama"), tmp_path / "hot", tmp_path / "page.html"
+        asked = [
+            "intervene",
+            str(folder),
+            "--scale",
+            "2.0",
+            "--layers",
+            "0-2",
+            "--text",
+            "Return the value of the key.",
+        ]
+        run = CliRunner().invoke(app, [*asked, "--generate", "5", "--out", str(out), "--html", str(page), "--json"])
+        assert run.exit_code == 0, run.output
+        found = json.loads(run.stdout)
+        assert found["after"]["loss"] != found["before"]["loss"]
+        assert found["before"]["written"].startswith("Return the value of the key.")
+        assert all(row["change"] < 0 for row in found["entropy"][:1])
+        assert "Before: attention" in page.read_text(encoding="utf-8")
+        ours, theirs = arm.describe(out).weights(1).q[0], arm.describe(folder).weights(1).q[0]
+        torch.testing.assert_close(ours.float(), 2 * theirs.float())
+        assert torch.equal(arm.describe(out).weights(3).q[0], arm.describe(folder).weights(3).q[0])
+        table = CliRunner().invoke(app, asked)
+        assert "loss per token" in table.stdout
+
+    def test_remove_a_part(self, tmp_path: Path) -> None:
+        atlas = tmp_path / "atlas"
+        arm.scan(arm.bundled("gpt2"), out=atlas, streams=("positions",), length=32, sequences=16)
+        asked = ["intervene", str(arm.bundled("gpt2")), "--remove", "content", "--text", "Return the value of the key."]
+        run = CliRunner().invoke(app, [*asked, "--atlas", str(atlas), "--json"])
+        found = json.loads(run.stdout)
+        assert found["after"]["loss"] > found["before"]["loss"]
+        assert "--atlas" in str(CliRunner().invoke(app, asked).exception)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ([], "one of --scale, --cut"),
+            (["--scale", "2", "--cut", "1"], "one of --scale, --cut"),
+            (["--scale", "2"], "say what for"),
+            (["--scale", "2", "--text", "a b c d", "--layers", "3-1"], "0,5,11 or 0-3"),
+            (["--remove", "content", "--out", "x"], "nothing to write"),
+            (["--scale", "2", "--out", "x", "--generate", "3"], "need a text"),
+        ],
+    )
+    def test_mistakes(self, arguments: list[str], said: str) -> None:
+        run = CliRunner().invoke(app, ["intervene", str(arm.bundled("llama")), *arguments])
+        assert said in str(run.exception)
