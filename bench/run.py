@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import spectra
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -54,12 +56,18 @@ def open_tap() -> dict[str, object]:
 
 
 def main() -> None:
-    rows = [help_page(), open_tap()]
+    rows = [help_page(), open_tap(), spectra.one_head(), spectra.seven_billion()]
     for row in rows:
-        print(f"{row['what']:70s} {row['value']:7.3f}   target at most {row['target']}")
+        print(
+            f"{row['what']:80s} {row['value']:7.3f}   target at {'least' if row.get('least') else 'most'} {row['target']}"
+        )
     Path(__file__).with_name("results.json").write_text(json.dumps(rows, indent=1) + "\n")
-    missed = [row for row in rows if row["value"] > 1.15 * row["target"]]  # type: ignore[operator]
-    sys.exit(1 if missed else 0)
+    sys.exit(1 if any(missed(row) for row in rows) else 0)
+
+
+def missed(row: dict[str, Any]) -> bool:
+    """Whether a target is missed by more than 15 %."""
+    return bool(row["value"] < row["target"] / 1.15 if row.get("least") else row["value"] > 1.15 * row["target"])
 
 
 if __name__ == "__main__":

@@ -35,6 +35,20 @@ ASKED = [
 ]
 
 
+BASES = {"sliding_attention": 1e3, "full_attention": 1e5}
+SCALED = [
+    ("gemma3_text", {kind: dict(rope_type="dynamic", rope_theta=theta, factor=2.0) for kind, theta in BASES.items()}),
+    (
+        "phi",
+        dict(
+            rope_type="yarn", rope_theta=1e4, partial_rotary_factor=0.5, factor=4.0, original_max_position_embeddings=16
+        ),
+    ),
+    ("gpt_neox", dict(rope_type="dynamic", rope_theta=1e4, partial_rotary_factor=0.5, factor=2.0)),
+]
+"""Families with a scaling that no sample has: by layer type, and on a part of the channels."""
+
+
 @cache
 def sample(name: str) -> nn.Module:
     return sample_model(name)
@@ -53,6 +67,21 @@ def with_rotary(anatomy: Anatomy, **asked: object) -> Anatomy:
     """The anatomy with every layer's encoding changed."""
     layers = (replace(layer, position=changed_rotary(layer.position, **asked)) for layer in anatomy.layers)
     return replace(anatomy, layers=tuple(layers))
+
+
+def rebuilt(model: nn.Module, ids: torch.Tensor, **asked: object) -> tuple[float, torch.Tensor]:
+    """How far the changed model's logits are from the changed description's, of the largest, and what it gives."""
+    described, errors = with_rotary(arm.describe(model), **asked), []
+
+    def compare(view: arm.AttentionView) -> None:
+        seen = view.visible()
+        ours, theirs = arm.rebuilt_logits(described, view.layer, view.x) * seen, view.logits() * seen
+        errors.append(float((ours - theirs).abs().max() / theirs.abs().max()))
+
+    with rotary(model, **asked), arm.Tap(model, compare):
+        changed = output(model, ids)
+    assert len(errors) == len(described.layers)
+    return max(errors), changed
 
 
 @contextmanager
@@ -82,17 +111,9 @@ class TestEveryFamily:
         for asked in ASKED:
             if name in FOLLOWING and "partial" in asked:
                 continue
-            described, errors = with_rotary(anatomy, **asked), []
-
-            def compare(view: arm.AttentionView, described: Anatomy = described, errors: list[float] = errors) -> None:
-                seen = view.visible()
-                ours, theirs = arm.rebuilt_logits(described, view.layer, view.x) * seen, view.logits() * seen
-                errors.append(float((ours - theirs).abs().max() / theirs.abs().max()))
-
-            with untouched(model), rotary(model, **asked), arm.Tap(model, compare):
-                changed = output(model, ids)
-            assert len(errors) == len(anatomy.layers)
-            assert max(errors) < 1e-5, asked
+            with untouched(model):
+                error, changed = rebuilt(model, ids, **asked)
+            assert error < 1e-5, asked
             assert several <= bool((changed - before).abs().max() > 1e-3), asked
         assert torch.equal(output(model, ids), before)
 
@@ -264,6 +285,25 @@ class TestModels:
         for length, found in mixed.items():
             with rotary(sample_model(name), **asked) as model:
                 assert torch.equal(output(model, tokens(length)), found)
+
+    def test_what_longrope_writes_in_the_block_is_taken_away(self) -> None:
+        model = sample_model("phi3/longrope")  # has not seen a long text yet
+        with untouched(model), rotary(model, p=0.5):
+            output(model, tokens(40))
+
+    @pytest.mark.parametrize("asked", [dict(p=0.5), dict(base=50.0), dict(nope=True)])
+    @pytest.mark.parametrize(("name", "parameters"), SCALED)
+    def test_scalings_of_layer_types_and_of_partial_widths(
+        self, name: str, parameters: dict[str, object], asked: dict[str, object]
+    ) -> None:
+        config = copy.deepcopy(sample_config(name))
+        config.rope_parameters = copy.deepcopy(parameters)
+        config.max_position_embeddings = 16
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config).eval()
+        with untouched(model):
+            error, _ = rebuilt(model, tokens(), **asked)
+        assert error < 1e-5
 
 
 class TestStockProportional:

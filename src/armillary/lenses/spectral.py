@@ -57,7 +57,7 @@ class ProductSpectrum:
     @property
     def stable_rank(self) -> Float[np.ndarray, "head"]:
         """|W|_F^2 / |W|_2^2."""
-        return np.asarray(np.square(self.frobenius / self.singular[:, 0]))
+        return _over(np.square(self.frobenius), np.square(self.singular[:, 0]))
 
     @property
     def entropy_rank(self) -> Float[np.ndarray, "head"]:
@@ -67,7 +67,12 @@ class ProductSpectrum:
     @property
     def symmetric_share(self) -> Float[np.ndarray, "head"]:
         """(1 + tr(W^2)/|W|_F^2) / 2: the share of |W|_F^2 in the symmetric part of W; 1/2 without structure."""
-        return np.asarray((1 + self.square / np.square(self.frobenius)) / 2)
+        return np.asarray((1 + _over(self.square, np.square(self.frobenius))) / 2)
+
+
+def _over(a: Float[np.ndarray, "head"], b: Float[np.ndarray, "head"]) -> Float[np.ndarray, "head"]:
+    """a / b, missing where b is zero: an empty matrix has no rank."""
+    return np.asarray(np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0))
 
 
 def product_spectrum(a: Float[Tensor, "head d e"], b: Float[Tensor, "head d e"]) -> ProductSpectrum:
