@@ -58,9 +58,8 @@ def open_tap() -> dict[str, object]:
 def main() -> None:
     rows = [help_page(), open_tap(), spectra.one_head(), spectra.seven_billion()]
     for row in rows:
-        print(
-            f"{row['what']:80s} {row['value']:7.3f}   target at {'least' if row.get('least') else 'most'} {row['target']}"
-        )
+        limit = "least" if row.get("least") else "most"
+        print(f"{row['what']:80s} {row['value']:7.3f}   target at {limit} {row['target']}")
     Path(__file__).with_name("results.json").write_text(json.dumps(rows, indent=1) + "\n")
     sys.exit(1 if any(missed(row) for row in rows) else 0)
 

@@ -13,7 +13,7 @@ D, E = 4096, 128
 
 
 def one_head() -> dict[str, object]:
-    """Dense svdvals of one head's 4096 x 4096 product over the thin route for the same head; the dense one runs once."""
+    """Dense svdvals of one head's 4096 x 4096 product (run once) over the thin route for the same head."""
     from armillary.lenses.spectral import product_spectrum
 
     q, k = torch.randn(1, D, E), torch.randn(1, D, E)

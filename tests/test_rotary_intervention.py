@@ -35,16 +35,15 @@ ASKED = [
 ]
 
 
-BASES = {"sliding_attention": 1e3, "full_attention": 1e5}
+PARTIAL = dict(rope_theta=1e4, partial_rotary_factor=0.5)
+TYPED = dict(
+    sliding_attention=dict(rope_type="linear", rope_theta=1e3, factor=2.0),
+    full_attention=dict(rope_type="dynamic", rope_theta=1e5, factor=2.0),
+)
 SCALED = [
-    ("gemma3_text", {kind: dict(rope_type="dynamic", rope_theta=theta, factor=2.0) for kind, theta in BASES.items()}),
-    (
-        "phi",
-        dict(
-            rope_type="yarn", rope_theta=1e4, partial_rotary_factor=0.5, factor=4.0, original_max_position_embeddings=16
-        ),
-    ),
-    ("gpt_neox", dict(rope_type="dynamic", rope_theta=1e4, partial_rotary_factor=0.5, factor=2.0)),
+    ("gemma3_text", TYPED),
+    ("phi", dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, **PARTIAL)),
+    ("gpt_neox", dict(rope_type="dynamic", factor=2.0, **PARTIAL)),
 ]
 """Families with a scaling that no sample has: by layer type, and on a part of the channels."""
 

@@ -65,6 +65,10 @@ def load(
             "weights and config.json do not belong together"
         )
     model.eval()
+    if getattr(config, "armillary_rotary", None):
+        from armillary.interventions.frequencies import apply
+
+        apply(model, config.armillary_rotary)
     if not_finite == "refuse":
         refuse_not_finite(model)
     return model

@@ -192,7 +192,7 @@ UNDERSTOOD = frozenset(
     [
         # read by every adapter, or told by the weights themselves
         *("num_attention_heads", "num_key_value_heads", "attention_bias", "rope_parameters", "rope_scaling"),
-        *("rope_theta", "d_kv"),
+        *("rope_theta", "d_kv", "armillary_rotary"),
         # how it is computed, not what: the tap sees the result
         *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "deterministic_flash_attn"),
         *("_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention_2"),

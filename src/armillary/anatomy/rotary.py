@@ -27,7 +27,7 @@ def rotary_from(
         return None
     kind, base = parameters.get("rope_type", "default"), float(parameters["rope_theta"])
     fraction = parameters.get("partial_rotary_factor", 1.0)
-    width = int(head_width * fraction)
+    width = head_width if kind == "proportional" else int(head_width * fraction)  # there it is the share that turns
     if (fraction != 1 and not partial and kind == "default") or width % 2:
         raise ArmillaryError(
             f"the configuration has partial_rotary_factor={fraction!r}, which {config.model_type} models do not follow "

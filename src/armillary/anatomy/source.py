@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from armillary.anatomy.adapter import Adapter, adapter_for, known_families
 from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
-from armillary.anatomy.description import Anatomy, Layer
+from armillary.anatomy.description import Anatomy, Layer, Rotary
 from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.weights import LayerWeights
 from armillary.errors import ArmillaryError
@@ -46,13 +47,28 @@ def _of_config(config: Any) -> Anatomy:
     if adapter is None:
         return _unknown(config)
     try:
-        return adapter.describe(config)
+        anatomy = adapter.describe(config)
+        change = getattr(config, "armillary_rotary", None)
+        return anatomy if not change else _with_rotary(anatomy, change)
     except ArmillaryError:
         raise
     except Exception as error:
         raise ArmillaryError(
             f"the configuration of this {config.model_type} model does not make sense ({type(error).__name__}: {error})"
         ) from error
+
+
+def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
+    """The anatomy of a model that was trained with other rotary frequencies (`armillary train`)."""
+    from armillary.interventions.frequencies import changed_rotary
+
+    layers = (
+        replace(layer, position=changed_rotary(layer.position, **change))
+        if isinstance(layer.position, Rotary)
+        else layer
+        for layer in anatomy.layers
+    )
+    return replace(anatomy, layers=tuple(layers))
 
 
 def _of_model(model: nn.Module, live: bool) -> Anatomy:
@@ -65,10 +81,22 @@ def _of_model(model: nn.Module, live: bool) -> Anatomy:
     parameters = dict(model.named_parameters(remove_duplicate=False))
 
     def read(name: str) -> Tensor | None:
-        parameter = parameters.get(name)
+        parameter: Tensor | None = parameters.get(name)
+        if parameter is None:
+            parameter = _computed(model, name)
         return parameter if parameter is None or live else parameter.detach()
 
     return _readable(adapter, anatomy, root, read)
+
+
+def _computed(model: nn.Module, name: str) -> Tensor | None:
+    """A weight that is computed from other parameters (torch's parametrizations), as the model uses it."""
+    module_name, _, attribute = name.rpartition(".")
+    try:
+        module = model.get_submodule(module_name)
+    except AttributeError:
+        return None
+    return getattr(module, attribute) if is_parametrized(module, attribute) else None
 
 
 def _with_checkpoint(anatomy: Anatomy, folder: Path, packed: GgufCheckpoint | None = None) -> Anatomy:

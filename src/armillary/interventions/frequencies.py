@@ -1,5 +1,6 @@
 """Other rotary frequencies for a model: the fast ones alone (p-RoPE), the slow ones, a partial width, a base, none."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -57,6 +58,21 @@ def rotary(
         CHANGED.update(modules)
         undo.callback(CHANGED.difference_update, modules)
         yield model
+
+
+def apply(model: nn.Module, change: dict[str, Any]) -> None:
+    """Change the frequencies for good: for a model that is trained with them, or was (config.armillary_rotary)."""
+    config = copy.deepcopy(transformer_of(model).config)
+    config.armillary_rotary = None
+    for place in _places(model, describe(config)):
+        if place.rotary.follows_length:
+            raise ArmillaryError(
+                f"rope_type {place.rotary.scaling!r} sets the frequencies while the model runs: "
+                "they cannot be changed for good"
+            )
+        write = _with_table if place.buffer == TABLE else _with_frequencies
+        new = changed_rotary(place.rotary, **change)
+        setattr(place.module, place.buffer, write(getattr(place.module, place.buffer), place.rotary, new))
 
 
 def changed_rotary(

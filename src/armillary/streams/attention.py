@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from armillary.streams.localization import least_entropy, propagation_counts
 from armillary.streams.stream import State, wide
 from armillary.view import AttentionView, grouped_products, soft_capped
 
@@ -20,18 +21,30 @@ class AttentionStatistics:
     """Per head, over rows t >= skip: entropy, masses, distance; and of the logits: moments, by lag, mean matrix.
 
     Rows see all their visible keys, the first ones too. Logit moments count pairs of kept tokens only (the first
-    `skip` take no part, as queries or as keys), before the soft-cap. Entropy counts a sink as one more outcome.
+    `skip` take no part, as queries or as keys), before the soft-cap. Entropy counts a sink as one more outcome. rho:
+    how often each of PLACES parts of the keys passes a signal (streams/localization.py), rho_keys keys on average.
     """
 
     def __init__(self, skip: int, length: int) -> None:
         self.skip = skip
         self.length = length
-        per_head = ("entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
+        per_head = (
+            "entropy",
+            "entropy_norm",
+            "least_entropy",
+            "self_mass",
+            "prev_mass",
+            "first_mass",
+            "sink_mass",
+            "mean_distance",
+        )
         self.dims: dict[str, tuple[str, ...]] = {
             **dict.fromkeys((*per_head, *MOMENTS), ("head",)),
             "logit_mean_by_lag": ("head", "lag"),
             "logit_variance_by_lag": ("head", "lag"),
             "logit_matrix": ("head", "query_cell", "key_cell"),
+            "rho": ("head", "place"),
+            "rho_keys": ("head",),
         }
 
     def measure(self, batch: AttentionView) -> State:
@@ -54,6 +67,7 @@ class AttentionStatistics:
         kept[..., : self.skip] = False
         state.update(logit_moments(logits, kept))
         state.update(self._by_place(logits, kept, query))
+        state.update(propagation_counts(logits, kept, query, self.length))
         return state
 
     def _by_place(
@@ -90,10 +104,12 @@ class AttentionStatistics:
             "logit_mean_by_lag": mean_by_lag[:, lags],
             "logit_variance_by_lag": by_lag[:, lags].clamp(min=0),
             "logit_matrix": state["cell_sum"] / state["cell_count"],
+            "rho": state["rho_hits"] / state["rho_count"],
+            "rho_keys": state["rho_keys"] / state["rho_rows"],
         }
 
 
-MASSES = ("entropy", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
+MASSES = ("entropy", "least_entropy", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
 MOMENTS = ("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis")
 MOMENT_STATE = ("logit_pairs", "logit_mean", "logit_m2", "logit_m3", "logit_m4")
 
@@ -149,6 +165,7 @@ def row_statistics(
     return {
         "rows": torch.tensor(count, dtype=torch.float64, device=a.device),
         "entropy": found.entropy.sum((0, 2)),
+        "least_entropy": least_entropy(logits, seen).sum((0, 2)),
         "entropy_norm": share.sum((0, 2)),
         "entropy_rows": several.expand(*a.shape[:3]).sum((0, 2)).double(),
         "self_mass": a.gather(-1, at)[..., 0].sum((0, 2)),

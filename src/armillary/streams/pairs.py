@@ -18,7 +18,7 @@ class PairMoments:
 
     Rotated queries and keys are turned back to the query's place, which keeps every product q.k and makes pairs at
     different places comparable. Beside them the observed moments of scale * q.k over the same pairs, whether a mask
-    hides them or not, without position bias and soft-cap.
+    hides them or not, without position bias and soft-cap; and second moments of the steps from a token to the next.
     """
 
     def __init__(self, lags: tuple[int, ...], rotary: tuple[Rotary | None, ...], skip: int, length: int) -> None:
@@ -33,6 +33,9 @@ class PairMoments:
             "covariance_k": ("lag", "kv_head", "width", "width_"),
             "covariance_kq": ("lag", "head", "width", "width_"),
             "scale": (),
+            "step_q": ("head", "width", "width_"),
+            "step_k": ("kv_head", "width", "width_"),
+            "step_kq": ("head", "width", "width_"),
             **dict.fromkeys(MOMENTS, ("lag", "head")),
         }
 
@@ -42,6 +45,7 @@ class PairMoments:
         if rotary is not None:
             back = -torch.arange(self.skip, batch.queries, device=q.device)
             q, k = rotate(rotary, q, back), rotate(rotary, k, back)
+        steps = _step_products(q.diff(dim=2).flatten(1, 2), k.diff(dim=2).flatten(1, 2))
         states = []
         for lag in self.lags:
             later, earlier = q[:, :, lag:], k[:, :, : k.shape[2] - lag]
@@ -49,7 +53,7 @@ class PairMoments:
                 earlier = rotate(rotary, earlier, torch.full(earlier.shape[2:3], -lag, device=q.device))
             states.append(_moments(later.flatten(1, 2), earlier.flatten(1, 2), batch.scale))
         found = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        return {**found, "scale": torch.tensor(batch.scale, dtype=torch.float64)}
+        return {**found, **steps, "scale": torch.tensor(batch.scale, dtype=torch.float64)}
 
     def combine(self, a: State, b: State) -> State:
         n, m = a["logit_pairs"][:, 0], b["logit_pairs"][:, 0]
@@ -59,6 +63,7 @@ class PairMoments:
         shifts = {"q": (q, q), "k": (k, k), "kq": (k.repeat_interleave(group, 1), q)}
         return {
             "scale": a["scale"],
+            **{name: a[name] + b[name] for name in STEPS},
             "mean_q": a["mean_q"] + q * (m / (n + m))[:, None, None],
             "mean_k": a["mean_k"] + k * (m / (n + m))[:, None, None],
             **{
@@ -76,7 +81,18 @@ class PairMoments:
             f"covariance_{name}": state[f"scatter_{name}"] / pairs[:, None, None, None] for name in ("q", "k", "kq")
         }
         kept = {name: state[name] for name in ("mean_q", "mean_k", "scale")}
-        return {"pairs": pairs, **kept, **covariances, **finish_moments(state)}
+        steps = {name: state[name] / state["steps"] for name in STEPS if name != "steps"}
+        return {"pairs": pairs, **kept, **steps, **covariances, **finish_moments(state)}
+
+
+STEPS = ("steps", "step_q", "step_k", "step_kq")
+
+
+def _step_products(q: Float[Tensor, "head n e"], k: Float[Tensor, "kv_head n e"]) -> State:
+    """Sums of products of the steps q_{t+1} - q_t and k_{t+1} - k_t, in which biases cancel."""
+    crossed = k.mT[:, None] @ q.unflatten(0, (len(k), -1))
+    count = torch.tensor(float(q.shape[1]), dtype=torch.float64, device=q.device)
+    return {"steps": count, "step_q": q.mT @ q, "step_k": k.mT @ k, "step_kq": crossed.flatten(0, 1)}
 
 
 def _moments(q: Float[Tensor, "head n e"], k: Float[Tensor, "kv_head n e"], scale: float) -> State:

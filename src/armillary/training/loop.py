@@ -45,9 +45,17 @@ OnStep = Callable[[int, float], None]
 
 
 def train(
-    model: Any, parts: Sequence[Part], settings: TrainSettings, folder: Path, on_step: OnStep | None = None
+    model: Any,
+    parts: Sequence[Part],
+    settings: TrainSettings,
+    folder: Path,
+    on_step: OnStep | None = None,
+    penalty: Callable[[], Tensor] | None = None,
 ) -> None:
-    """Train `model` in place; checkpoints in `folder` let a killed run go on where it was."""
+    """Train `model` in place; checkpoints in `folder` let a killed run go on where it was.
+
+    `penalty` is added to the loss; `on_step` is told the loss without it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     optimizer = torch.optim.AdamW(_decayed(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
     start = _resume(model, optimizer, settings, folder)
@@ -57,7 +65,7 @@ def train(
             group["lr"] = learning_rate(settings, step)
         ids = draw(parts, settings, step)
         loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
+        (loss if penalty is None else loss + penalty()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -107,8 +115,9 @@ def mean_loss(model: Any, tokens: Integer[np.ndarray, "token"], length: int, bat
 
 def _decayed(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
     """Weight decay on matrices, none on gains and biases."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
+    learned = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in learned if p.dim() >= 2]
+    others = [p for p in learned if p.dim() < 2]
     return [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 

@@ -56,11 +56,11 @@ class LocAteR:
         penalty = LocAteR(model, scale=1e-3, mean=1e-3)
         loss = model(input_ids=ids, labels=ids).loss + penalty()
 
-    W acts on what attention reads (x after the norm), so tr W is a logit times lambda = 1 / logit scale for an x of
-    unit covariance. The target 'localise' is 5 lambda in each layer: r = tr(W) / lambda = 5 is in the regime where
-    attention localises, |r| > 2. The paper's is target=1.0, which is not (LEDGER L30); any number can be given. The
-    trace at the minimum falls short of it: W has at most e = head width equal eigenvalues `locater_minimiser(scale,
-    mean, e, target)` (LEDGER L31 with the rank e in place of d).
+    Units: for an x of unit covariance (x is what attention reads, after the norm) r = tr(W) / lambda is the mean logit
+    of a token with itself, lambda = 1 / logit scale. The target 'localise' is 5 lambda in each layer: r = 5 is where
+    attention localises, which needs |r| > 2. The paper's is target=1.0, which does not (LEDGER L30); any number can be
+    given. The trace at the minimum falls short of it: W has e = head width eigenvalues `locater_minimiser(scale, mean,
+    e, target)` and else zeros (LEDGER L31 with the rank e in place of d).
 
     Only W_q and W_k count: no biases, no rotation (W is then the matrix of a token's logit with itself), and no norm of
     q and k (where there is one, the size of W does not reach the logits, and the penalty is a kind of weight decay).

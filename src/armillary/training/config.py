@@ -1,0 +1,177 @@
+"""What to train, as a TOML file says it: model, text, training, regulariser, monitor. Unknown keys are refused."""
+
+import tomllib
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from armillary.errors import ArmillaryError
+from armillary.training.loop import TrainSettings
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of the model: the layout of a family of transformers, and how it encodes position.
+
+    position: 'learned' or 'none' (gpt2), 'rope', 'p-rope', 'reversed', 'partial' or 'none' (llama), 'alibi' (bloom).
+    `base` is the rotary base; `fraction` the share of frequencies that p-rope, reversed and partial keep.
+    """
+
+    family: str = "llama"
+    layers: int = 2
+    heads: int = 4
+    width: int = 128
+    mlp: int | None = None
+    position: str | None = None
+    base: float = 10_000.0
+    fraction: float | None = None
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The text: sources as `armillary scan` reads them; its last `held_out` share is never trained on."""
+
+    corpus: str = "builtin:prose"
+    tokenizer: str = "bundled"
+    held_out: float = 0.1
+    documents: int | None = None
+
+
+@dataclass(frozen=True)
+class RegulariserConfig:
+    """'none', 'locater' (scale, mean, target: a number or 'localise') or 'sigma-reparam'."""
+
+    kind: str = "none"
+    scale: float = 0.0
+    mean: float = 0.0
+    target: float | str = "localise"
+
+
+@dataclass(frozen=True)
+class MonitorConfig:
+    """How often to look, and at how many sequences of the held-out text."""
+
+    every: int = 50
+    sequences: int = 4
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run depends on."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainSettings = field(default_factory=lambda: TrainSettings(steps=500, length=128))
+    regulariser: RegulariserConfig = field(default_factory=RegulariserConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+POSITIONS = {
+    "gpt2": ("learned", "none"),
+    "llama": ("rope", "p-rope", "reversed", "partial", "none"),
+    "bloom": ("alibi",),
+}
+"""The position schemes of each layout, the usual one first."""
+REGULARISERS = ("none", "locater", "sigma-reparam")
+
+
+def check(config: RunConfig) -> None:
+    """Raise on settings that make no run."""
+    model, training = config.model, config.training
+    if model.family not in POSITIONS:
+        raise ArmillaryError(f"model.family = {model.family!r} is not known: there are {', '.join(POSITIONS)}")
+    if position_of(model) not in POSITIONS[model.family]:
+        raise ArmillaryError(
+            f"model.position = {model.position!r} does not go with family {model.family!r}: it has "
+            + ", ".join(POSITIONS[model.family])
+        )
+    kept = position_of(model) in ("p-rope", "reversed", "partial")
+    if kept and (model.fraction is None or not 0 <= model.fraction <= 1):
+        raise ArmillaryError(f"model.position = {model.position!r} needs model.fraction, a number from 0 to 1")
+    if model.fraction is not None and not kept:
+        raise ArmillaryError(f"model.fraction does not go with model.position = {position_of(model)!r}")
+    for name in ("layers", "heads", "width"):
+        if getattr(model, name) < 1:
+            raise ArmillaryError(f"model.{name} = {getattr(model, name)} makes no model: it must be 1 or more")
+    if model.width % model.heads or (model.family == "llama" and model.width // model.heads % 2):
+        raise ArmillaryError(
+            f"a width of {model.width} cannot be split into {model.heads} heads"
+            + (" of an even width, which rotary pairs need" if model.width % model.heads == 0 else "")
+        )
+    for name in ("steps", "batch", "checkpoint_every"):
+        if getattr(training, name) < 1:
+            raise ArmillaryError(f"training.{name} = {getattr(training, name)}: it must be 1 or more")
+    if training.length < 4:
+        raise ArmillaryError(f"training.length = {training.length}: windows need 4 tokens or more")
+    if config.regulariser.kind not in REGULARISERS:
+        raise ArmillaryError(
+            f"regulariser.kind = {config.regulariser.kind!r} is not known: there are {', '.join(REGULARISERS)}"
+        )
+    if config.regulariser.kind == "locater" and not (config.regulariser.scale or config.regulariser.mean):
+        raise ArmillaryError("regulariser.kind = 'locater' needs regulariser.scale or regulariser.mean above 0")
+    if not 0 < config.data.held_out < 1:
+        raise ArmillaryError(f"data.held_out = {config.data.held_out}: it must lie between 0 and 1")
+
+
+def position_of(model: ModelConfig) -> str:
+    """The position scheme, or the family's usual one."""
+    return model.position or POSITIONS[model.family][0]
+
+
+def read_config(path: Path) -> RunConfig:
+    """The run that a TOML file describes."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArmillaryError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ArmillaryError(f"{path} is not TOML: {error}") from error
+    return from_dict(given)
+
+
+def from_dict(given: dict[str, Any]) -> RunConfig:
+    """The run that these sections describe; what they leave out has its default."""
+    parts: dict[str, Any] = {
+        "model": ModelConfig,
+        "data": DataConfig,
+        "training": TrainSettings,
+        "regulariser": RegulariserConfig,
+        "monitor": MonitorConfig,
+    }
+    unknown = [name for name in given if name not in parts]
+    if unknown:
+        raise ArmillaryError(
+            f"there is no section [{unknown[0]}]: there are {', '.join(f'[{name}]' for name in parts)}"
+        )
+    defaults = {"training": {"steps": 500, "length": 128}}
+    made = {}
+    for name, kind in parts.items():
+        section = given.get(name, {})
+        if not isinstance(section, dict):
+            raise ArmillaryError(f"{name} must be a section, [{name}], not {section!r}")
+        made[name] = kind(**{**defaults.get(name, {}), **_checked(name, kind, section)})
+    return RunConfig(**made)
+
+
+def _checked(section: str, kind: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a section, each of its type (a whole number may stand for a float)."""
+    types = {f.name: f.type for f in fields(kind)}
+    found = {}
+    for key, value in given.items():
+        if key not in types:
+            raise ArmillaryError(f"there is no setting {section}.{key}: there are {', '.join(types)}")
+        allowed = get_args(types[key]) if get_origin(types[key]) in (Union, UnionType) else (types[key],)
+        if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, tuple(allowed)) or (isinstance(value, bool) and bool not in allowed):
+            names = " or ".join(one.__name__ for one in allowed if one is not type(None))
+            raise ArmillaryError(f"{section}.{key} = {value!r} is not a {names}")
+        found[key] = value
+    return found

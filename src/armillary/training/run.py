@@ -1,0 +1,257 @@
+"""A training run in a folder: model from scratch, checkpoints, logs, a figure, and the finished model to scan.
+
+RUN/run.json         what is trained, and how
+RUN/loss.jsonl       {"step", "loss", "penalty"}, and "held_out" where it was measured
+RUN/attention.jsonl  what the monitor saw
+RUN/work/            the last checkpoint
+RUN/model/           the finished model and its tokenizer, a transformers folder
+RUN/result.json      held-out loss, time, warnings
+"""
+
+import copy
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Integer
+
+from armillary.errors import ArmillaryError
+from armillary.files import write_atomically
+from armillary.models import load_tokenizer
+from armillary.shards import differences
+from armillary.sources import documents
+from armillary.training.bundled import bundled
+from armillary.training.config import RunConfig, position_of
+from armillary.training.loop import Part, mean_loss, train
+from armillary.training.monitor import Monitor
+from armillary.training.regularizers import LocAteR, merge_sigma_reparam, sigma_reparam
+from armillary.verified import versions
+
+HELD_OUT_WINDOWS = 8
+"""While training, the held-out loss is measured on so many windows; at the end on all."""
+
+OnStep = Callable[[int, float], None]
+
+
+@dataclass(frozen=True)
+class Text:
+    """The tokens that are trained on, those that are not, and the tokenizer."""
+
+    training: Integer[np.ndarray, "token"]
+    held_out: Integer[np.ndarray, "token_"]
+    tokenizer: Any
+
+
+def train_run(
+    config: RunConfig, folder: Path, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Train what the configuration says, or go on with it; returns what result.json holds."""
+    _begin(config, folder)
+    if (folder / "result.json").is_file():
+        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+    text = read_text(config)
+    model, penalty = build(config, text)
+    done = _last_checkpoint(folder / "work")
+    for name in ("loss.jsonl", "attention.jsonl"):
+        _truncate(folder / name, done)
+    length = config.training.length
+    probe = text.held_out[: config.monitor.sequences * length].reshape(-1, length)
+    said: list[str] = []
+
+    def warn(sentence: str) -> None:
+        said.append(sentence)
+        if on_warning is not None:
+            on_warning(sentence)
+
+    monitor = Monitor(
+        model,
+        torch.from_numpy(probe.astype(np.int64)),
+        config.monitor.every,
+        log=folder / "attention.jsonl",
+        on_warning=warn,
+    )
+    begun = time.perf_counter()
+
+    def after(step: int, loss: float) -> None:
+        last = step + 1 == config.training.steps
+        row: dict[str, float | int] = {"step": step, "loss": loss}
+        if penalty is not None:
+            row["penalty"] = float(penalty().detach())
+        if step % config.monitor.every == 0 or last:
+            monitor.look(step) if last and step % config.monitor.every else monitor(step)
+            row["held_out"] = _held_out(model, text.held_out, length, HELD_OUT_WINDOWS)
+        with (folder / "loss.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        if on_step is not None:
+            on_step(step, loss)
+
+    train(model, [Part(text.training, 1.0)], config.training, folder / "work", after, penalty)
+    plain = copy.deepcopy(model)
+    if config.regulariser.kind == "sigma-reparam":
+        merge_sigma_reparam(plain)
+    plain.save_pretrained(folder / "model")
+    text.tokenizer.save_pretrained(folder / "model")
+    loss = _held_out(model, text.held_out, length, None)
+    result = {
+        "held_out_loss": loss,
+        "perplexity": math.exp(min(loss, 700)),
+        "steps": config.training.steps,
+        "seconds": time.perf_counter() - begun,
+        "monitor_overhead": monitor.overhead,
+        "warnings": said,
+        "versions": versions(),
+    }
+    write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
+    return result
+
+
+def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
+    """The model with random weights from the seed, and its penalty where there is one."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shape = config.model
+    ids = dict(vocab_size=len(text.tokenizer), bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    length = config.training.length
+    if shape.family == "llama":
+        settings: dict[str, Any] = dict(
+            hidden_size=shape.width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.heads,
+            intermediate_size=shape.mlp or 8 * shape.width // 3,
+            max_position_embeddings=length,
+            rope_parameters=_rope(config),
+            tie_word_embeddings=True,
+        )
+    elif shape.family == "gpt2":
+        settings = dict(
+            n_embd=shape.width,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+            n_inner=shape.mlp,
+            n_positions=length,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
+    else:
+        settings = dict(hidden_size=shape.width, n_layer=shape.layers, n_head=shape.heads, hidden_dropout=0.0)
+        settings |= dict(attention_dropout=0.0)
+    scheme = rotary_change(config)
+    chosen = AutoConfig.for_model(shape.family, **ids, **settings, **({"armillary_rotary": scheme} if scheme else {}))
+    chosen.use_cache = False
+    torch.manual_seed(config.training.seed)
+    model = AutoModelForCausalLM.from_config(chosen)
+    if scheme:
+        from armillary.interventions.frequencies import apply
+
+        apply(model, scheme)
+    if shape.family == "gpt2" and position_of(shape) == "none":
+        with torch.no_grad():
+            model.transformer.wpe.weight.zero_()
+        model.transformer.wpe.weight.requires_grad_(False)
+    penalty = None
+    if config.regulariser.kind == "locater":
+        chosen_penalty = config.regulariser
+        penalty = LocAteR(model, chosen_penalty.scale, chosen_penalty.mean, chosen_penalty.target)
+    elif config.regulariser.kind == "sigma-reparam":
+        sigma_reparam(model)
+    return model, penalty
+
+
+def rotary_change(config: RunConfig) -> dict[str, Any] | None:
+    """What the position scheme changes in a plain rotary encoding, or None."""
+    shape = config.model
+    if shape.family != "llama":
+        return None
+    changes: dict[str, dict[str, Any]] = {
+        "none": {"nope": True},
+        "partial": {"partial": shape.fraction},
+        "reversed": {"p": shape.fraction, "reversed": True},
+    }
+    return changes.get(position_of(shape))
+
+
+def _rope(config: RunConfig) -> dict[str, Any]:
+    """rope_parameters; p-RoPE is transformers' own 'proportional', so that a saved model needs nothing of ours."""
+    if position_of(config.model) != "p-rope":
+        return dict(rope_type="default", rope_theta=config.model.base)
+    return dict(rope_type="proportional", rope_theta=config.model.base, partial_rotary_factor=config.model.fraction)
+
+
+def read_text(config: RunConfig) -> Text:
+    """The corpus as tokens, an end-of-text token before every document; the last share of it is held out."""
+    name = bundled("llama") if config.data.tokenizer == "bundled" else config.data.tokenizer
+    tokenizer = load_tokenizer(name)
+    if tokenizer.eos_token_id is None:
+        raise ArmillaryError(f"the tokenizer {name} has no end-of-text token, which stands between documents")
+    rows: list[int] = []
+    for count, document in enumerate(documents(config.data.corpus)):
+        if config.data.documents is not None and count >= config.data.documents:
+            break
+        rows += [
+            tokenizer.eos_token_id,
+            *tokenizer(document.text, add_special_tokens=False, verbose=False)["input_ids"],
+        ]
+    tokens = np.array(rows, dtype=np.int32)
+    cut = int(len(tokens) * (1 - config.data.held_out))
+    needed = max(config.monitor.sequences, HELD_OUT_WINDOWS) * config.training.length
+    if len(tokens) - cut < needed or cut <= config.training.length:
+        raise ArmillaryError(
+            f"{config.data.corpus} has {len(tokens)} tokens, of which {len(tokens) - cut} are held out: {needed} of "
+            f"those and more than {config.training.length} others are needed"
+        )
+    return Text(tokens[:cut], tokens[cut:], tokenizer)
+
+
+def _held_out(model: Any, tokens: Integer[np.ndarray, "token"], length: int, windows: int | None) -> float:
+    training = model.training
+    model.eval()
+    try:
+        return mean_loss(model, tokens if windows is None else tokens[: windows * length], length)
+    finally:
+        model.train(training)
+
+
+def _begin(config: RunConfig, folder: Path) -> None:
+    """Note what is trained here; refuse to mix two runs."""
+    record = folder / "run.json"
+    if record.is_file():
+        before = json.loads(record.read_text(encoding="utf-8"))
+        different = differences(before, json.loads(json.dumps(config.as_dict())))
+        if different:
+            raise ArmillaryError(
+                f"{folder} holds a run with other settings ({'; '.join(different[:3])}): train into another folder"
+            )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ArmillaryError(f"{folder} holds other files: choose a new or empty folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(record, json.dumps(config.as_dict(), indent=1).encode())
+
+
+def _last_checkpoint(work: Path) -> int:
+    """The step that a resumed run goes on with."""
+    steps = [int(path.stem.removeprefix("checkpoint-")) for path in work.glob("checkpoint-????????.pt")]
+    return max(steps, default=0)
+
+
+def _truncate(path: Path, step: int) -> None:
+    """Drop what was logged after the last checkpoint, and half a line that a kill left."""
+    if not path.is_file():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if row["step"] < step:
+            kept.append(line)
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
