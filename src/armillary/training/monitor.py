@@ -23,7 +23,7 @@ from armillary.streams.stream import Stream
 from armillary.tap import Tap
 from armillary.view import AttentionView
 
-ONE_HOT = 0.02
+ONE_HOT = 0.03
 """A head whose entropy is below this share of log(visible keys) on average looks at one key and cannot learn others."""
 SATURATED = 30.0
 """Logits this far from their row's mean make softmax's gradient vanish."""

@@ -1,0 +1,125 @@
+"""The localization lens: spectra from weights and data, rho observed and predicted, least entropy."""
+
+import numpy as np
+import pytest
+import torch
+
+import armillary as arm
+from armillary.anatomy.samples import sample_model
+from armillary.collector import STREAMS
+from armillary.lenses import localization as lens
+from armillary.streams import Stream
+from armillary.streams.attention import AttentionStatistics
+from armillary.streams.localization import PLACES, least_entropy
+from armillary.theory.localization import head_spectrum, minimum_entropy, spectrum_regime
+from armillary.view import AttentionView
+
+TOKENS = torch.randint(3, 99, (10, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gptj", "falcon", "t5"])
+def test_spectra_equal_those_of_dense_weights_and_of_measured_steps(name: str) -> None:
+    """xi and eta with Sigma = I, and with Sigma = the measured second moment of x_{t+1} - x_t, computed densely."""
+    model = sample_model(name)
+    anatomy = arm.describe(model)
+    steps: dict[int, torch.Tensor] = {}
+    with torch.no_grad(), arm.Tap(model, lambda view: steps.setdefault(view.layer, view.x[:, 1:].double().diff(dim=1))):
+        model(input_ids=TOKENS)
+    atlas = arm.scan(model, TOKENS, streams=tuple(STREAMS))
+    weights_only, measured = lens.weight_spectra(atlas), lens.data_spectra(atlas)
+    place = 0
+    for layer in anatomy.layers:
+        weights = anatomy.weights(layer.index)
+        delta = steps[layer.index].flatten(0, 1).numpy()
+        sigma = delta.T @ delta / len(delta)
+        for head in range(layer.heads):
+            q = weights.q[head].double().numpy()
+            k = weights.k[layer.kv_head(head)].double().numpy()
+            for found, covariance in ((weights_only[place], None), (measured[place], sigma)):
+                dense = head_spectrum(k, q, covariance, 1 / layer.scale)
+                for part in ("trace", "square", "frobenius", "r"):
+                    size = abs(dense.frobenius)
+                    assert getattr(found, part) == pytest.approx(getattr(dense, part), rel=1e-4, abs=1e-5 * size)
+            row = atlas.heads.iloc[place]
+            assert row["regime"] == spectrum_regime(weights_only[place])
+            assert row["r_data"] == pytest.approx(measured[place].r)
+            place += 1
+
+
+def test_least_entropy_is_the_theorys_and_a_bound() -> None:
+    rng = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(2, 3, 5, 8, generator=rng, dtype=torch.float64)
+    seen = torch.ones(2, 1, 5, 8, dtype=torch.bool)
+    seen[:, :, 0, 3:] = False
+    found = least_entropy(logits, seen)
+    centred = logits - logits.mean(-1, keepdim=True)
+    np.testing.assert_allclose(
+        found[:, :, 1:].numpy(), minimum_entropy(centred[:, :, 1:].norm(dim=-1).numpy(), 8), rtol=1e-10
+    )
+    shown = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    entropy = -(shown * shown.clamp(min=1e-300).log()).sum(-1)
+    assert (found <= entropy + 1e-9).all()
+    heads = arm.scan(sample_model("llama"), TOKENS).heads
+    assert (heads["least_entropy"] <= heads["entropy"] + 1e-9).all()
+    assert arm.scan(sample_model("gpt_oss"), TOKENS).heads["least_entropy"].isna().all()  # a sink takes part
+
+
+def test_observed_rho_by_hand() -> None:
+    """Rows of the last quarter: (b - mean + 1) / T in [0, 1], counted by the key's place."""
+    length, skip = 32, 1
+    rng = torch.Generator().manual_seed(2)
+    q, k = (4 * torch.randn(3, 2, length, 4, generator=rng) for _ in range(2))
+    view = AttentionView(q, k, k, scale=0.5, causal=True)
+    stream = Stream(AttentionStatistics(skip, length))
+    stream.update(0, view)
+    hits, counts = np.zeros((2, PLACES)), np.zeros((2, PLACES))
+    for batch in range(3):
+        for head in range(2):
+            for row in range(24, 32):
+                logits = 0.5 * (k[batch, head, skip : row + 1] @ q[batch, head, row]).double().numpy()
+                t = len(logits)
+                share = (logits - logits.mean() + 1) / t
+                for key in range(t):
+                    place = key * PLACES // t
+                    hits[head, place] += 0 <= share[key] <= 1
+                    counts[head, place] += 1
+    np.testing.assert_allclose(stream.finish()["rho"][0].numpy(), hits / counts, atol=1e-6)
+    assert float(stream.finish()["rho_keys"][0, 0]) == pytest.approx(27.5)
+
+
+class TestTables:
+    def test_propagation_of_every_head(self) -> None:
+        atlas = arm.scan(sample_model("gpt2"), TOKENS, streams=tuple(STREAMS))
+        table = lens.propagation_table(atlas)
+        assert len(table) == 18 * PLACES
+        for column in ("observed", "predicted", "predicted_data"):
+            assert table[column].between(0, 1).all()
+        layers = lens.layer_table(atlas)
+        assert layers[["late", "middle", "early", "uniform", "vanishing"]].to_numpy().sum() == 18
+        assert layers["rank_one_distance"].between(0, 1).all()
+
+    def test_a_text_without_last_tokens_has_no_observed_rho(self) -> None:
+        atlas = arm.scan(sample_model("bert"), TOKENS)
+        assert lens.propagation_table(atlas)["observed"].isna().all()
+
+    def test_what_is_missing_is_told(self) -> None:
+        with pytest.raises(arm.ArmillaryError, match="stream 'attention'"):
+            lens.propagation_table(arm.scan(sample_model("gpt2"), TOKENS, streams=("positions",)))
+
+    def test_weights_alone_have_regimes(self) -> None:
+        heads = arm.weigh(sample_model("gpt2"), matrices=False).heads
+        assert heads["regime"].isin(["late", "middle", "early", "uniform", "vanishing"]).all()
+        assert heads["eta"].notna().any()
+
+
+def test_equal_queries_and_keys_localise() -> None:
+    """W_q = W_k with a large trace: attention to itself, the middle regime."""
+    model = sample_model("gpt2")
+    with torch.no_grad():
+        for block in model.transformer.h:
+            w = block.attn.c_attn.weight
+            w[:, 48:96] = w[:, :48]
+    heads = arm.weigh(model, matrices=False).heads
+    assert (heads["xi"] > 0).all()
+    assert (heads["regime"] == "middle").sum() + (heads["regime"] == "late").sum() == len(heads)
+    assert heads["qk_symmetric_share"].min() > 0.999

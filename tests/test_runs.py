@@ -1,0 +1,173 @@
+"""`armillary train`: from a TOML file to a run that resumes exactly, with every position scheme and regulariser."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import armillary as arm
+from armillary.anatomy.description import Rotary
+from armillary.cli import app
+from armillary.training.config import POSITIONS, RunConfig, from_dict, read_config
+from armillary.training.run import build, read_text, train_run
+from armillary.training.runs import read_run, side_by_side
+
+TEXT = "The quick brown fox jumps over the lazy dog, and the dog looks at the fox. " * 400
+
+
+def config(tmp_path: Path, **sections: dict[str, Any]) -> RunConfig:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text(TEXT)
+    usual: dict[str, dict[str, Any]] = {
+        "model": dict(family="llama", layers=1, heads=2, width=16),
+        "data": dict(corpus=str(corpus)),
+        "training": dict(steps=8, batch=4, length=32, warmup=2, learning_rate=3e-3, checkpoint_every=3),
+        "monitor": dict(every=4, sequences=2),
+    }
+    return from_dict({name: {**usual.get(name, {}), **sections.get(name, {})} for name in {*usual, *sections}})
+
+
+SCHEMES = [(family, position) for family, positions in POSITIONS.items() for position in positions]
+
+
+class TestResume:
+    @pytest.mark.parametrize("kind", ["none", "locater", "sigma-reparam"])
+    def test_a_killed_run_reaches_the_same_weights(self, tmp_path: Path, kind: str) -> None:
+        chosen = config(tmp_path, regulariser=dict(kind=kind, **(dict(scale=0.1) if kind == "locater" else {})))
+        train_run(chosen, tmp_path / "whole")
+
+        def stop(step: int, loss: float) -> None:
+            if step == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_run(chosen, tmp_path / "killed", stop)
+        train_run(chosen, tmp_path / "killed")
+        whole, killed = (arm.describe(tmp_path / name / "model") for name in ("whole", "killed"))
+        for a, b in zip(whole.weights(0).q, killed.weights(0).q, strict=True):
+            assert torch.equal(a, b)
+        one, other = (read_run(tmp_path / name) for name in ("whole", "killed"))
+        assert one.loss.equals(other.loss)
+        assert one.attention.equals(other.attention)
+        assert one.result is not None
+        assert other.result is not None
+        assert one.result["held_out_loss"] == other.result["held_out_loss"]
+
+    def test_a_finished_run_is_not_trained_again_and_two_are_not_mixed(self, tmp_path: Path) -> None:
+        chosen, steps = config(tmp_path), []
+        first = train_run(chosen, tmp_path / "run")
+        assert train_run(chosen, tmp_path / "run", lambda step, loss: steps.append(step)) == first
+        assert steps == []
+        other = replace(chosen, training=replace(chosen.training, seed=1))
+        with pytest.raises(arm.ArmillaryError, match="other settings"):
+            train_run(other, tmp_path / "run")
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "file").touch()
+        with pytest.raises(arm.ArmillaryError, match="holds other files"):
+            train_run(chosen, tmp_path / "full")
+
+
+@pytest.mark.parametrize(("family", "position"), SCHEMES)
+def test_every_position_scheme_trains_loads_and_verifies(tmp_path: Path, family: str, position: str) -> None:
+    fraction = {"fraction": 0.5} if position in ("p-rope", "reversed", "partial") else {}
+    chosen = config(tmp_path, model=dict(family=family, position=position, **fraction))
+    train_run(chosen, tmp_path / "run")
+    folder = tmp_path / "run" / "model"
+    model = arm.load(folder, dtype=torch.float32)
+    assert arm.verify(model).passed
+    trained, _ = build(chosen, read_text(chosen))
+    where = arm.describe(folder).layers[0].position
+    turning = [g != 0 for g in where.frequencies] if isinstance(where, Rotary) else None
+    expected = {
+        "rope": [True] * 4,
+        "p-rope": [True, True, False, False],
+        "reversed": [False, False, True, True],
+        "partial": [True, True, False, False],
+    }
+    if family == "llama":
+        assert turning == expected.get(position, [False] * 4)
+        buffer = trained.model.rotary_emb.inv_freq
+        torch.testing.assert_close(buffer, torch.tensor(where.frequencies), rtol=1e-6, atol=1e-9)
+    if position == "none":  # without position, the first layer sees equal tokens alike wherever they stand
+        seen: dict[int, torch.Tensor] = {}
+        with torch.no_grad(), arm.Tap(model, lambda view: seen.setdefault(view.layer, view.products())):
+            model(input_ids=torch.tensor([[5, 7, 5, 9]]))
+        torch.testing.assert_close(seen[0][..., 3, 0], seen[0][..., 3, 2])
+
+
+def test_the_penalty_acts(tmp_path: Path) -> None:
+    plain = train_run(config(tmp_path), tmp_path / "plain")
+    strong = config(tmp_path, regulariser=dict(kind="locater", scale=10.0, target=0.0, mean=0.0))
+    train_run(strong, tmp_path / "strong")
+    runs = [read_run(tmp_path / name) for name in ("plain", "strong")]
+    table = side_by_side(runs)
+    assert table["eigen_scale"][1] < table["eigen_scale"][0]
+    assert table["entropy"][1] >= table["entropy"][0] - 1e-3
+    assert plain["warnings"] == []
+    assert "penalty" in runs[1].loss
+
+
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("toml", "said"),
+        [
+            ("[modle]\n", "no section \\[modle\\]"),
+            ("[model]\nlayer = 2\n", "no setting model.layer"),
+            ("[model]\nlayers = 'two'\n", "model.layers = 'two' is not a int"),
+            ("[model]\nlayers = true\n", "model.layers = True is not a int"),
+            ("[model]\nfamily = 'bert'\n", "there are gpt2, llama, bloom"),
+            ("[model]\nfamily = 'gpt2'\nposition = 'rope'\n", "it has learned, none"),
+            ("[model]\nposition = 'p-rope'\n", "needs model.fraction"),
+            ("[model]\nfraction = 0.5\n", "does not go with"),
+            ("[model]\nwidth = 30\n", "cannot be split into 4 heads"),
+            ("[model]\nwidth = 12\n", "rotary pairs need"),
+            ("[training]\nsteps = 0\n", "1 or more"),
+            ("[training]\nlength = 2\n", "4 tokens or more"),
+            ("[regulariser]\nkind = 'l2'\n", "there are none, locater, sigma-reparam"),
+            ("[regulariser]\nkind = 'locater'\n", "needs regulariser.scale"),
+            ("[data]\nheld_out = 1\n", "between 0 and 1"),
+            ("model = 3\n", "must be a section"),
+            ("[model\n", "is not TOML"),
+        ],
+    )
+    def test_mistakes_are_told(self, tmp_path: Path, toml: str, said: str) -> None:
+        path = tmp_path / "run.toml"
+        path.write_text(toml)
+        with pytest.raises(arm.ArmillaryError, match=said):
+            read_config(path)
+
+    def test_too_little_text(self, tmp_path: Path) -> None:
+        chosen = config(tmp_path)
+        (tmp_path / "text.txt").write_text("short")
+        with pytest.raises(arm.ArmillaryError, match="are held out"):
+            train_run(chosen, tmp_path / "run")
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "small.toml").write_text(
+        f"[model]\nfamily = 'gpt2'\nlayers = 1\nheads = 2\nwidth = 16\n[data]\ncorpus = '{tmp_path / 'text.txt'}'\n"
+        "[training]\nsteps = 6\nbatch = 4\nlength = 32\nwarmup = 2\ncheckpoint_every = 3\n[monitor]\nevery = 3\n"
+    )
+    run = CliRunner().invoke(app, ["train", str(tmp_path / "small.toml"), "--json"])
+    assert run.exit_code == 0, run.output
+    assert json.loads(run.stdout)["steps"] == 6
+    assert (tmp_path / "small" / "figure.html").is_file()
+    other = CliRunner().invoke(
+        app, ["train", str(tmp_path / "small.toml"), "--seed", "1", "--out", str(tmp_path / "other")]
+    )
+    assert other.exit_code == 0
+    page = tmp_path / "runs.html"
+    table = CliRunner().invoke(
+        app, ["runs", str(tmp_path / "small"), str(tmp_path / "other"), "--json", "--html", str(page)]
+    )
+    assert [row["seed"] for row in json.loads(table.stdout)] == [0, 1]
+    assert "attention entropy" in page.read_text(encoding="utf-8")
+    wrong = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert "is not a training run" in str(wrong.exception)
+    missing = CliRunner().invoke(app, ["train", str(tmp_path / "none.toml")])
+    assert "cannot be read" in str(missing.exception)
