@@ -4,7 +4,7 @@ import datetime
 import json
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ class Atlas:
     """A scan's arrays, by group (residual, input, attention, rotary, corpus), and the tables made from them."""
 
     path: Path
+    _groups: "dict[str, xr.Dataset]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def tree(self) -> "xr.DataTree":
@@ -54,6 +55,8 @@ class Atlas:
         """The arrays of one group; which streams are there depends on what the scan was asked to keep."""
         import xarray as xr
 
+        if name in self._groups:
+            return self._groups[name]
         if not self.has(name):
             adds = {"residual": "positions", "input": "positions", "rotary": "chunks", "geometry": "constituents"}.get(
                 name, name
@@ -62,7 +65,8 @@ class Atlas:
             missing = self.attrs["anatomy"]["missing"]
             why = missing if adds in kept and missing else f"scan with --streams {','.join([*kept, adds])}"
             raise ArmillaryError(f"this atlas has no {name!r}: {why}")
-        return xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False)
+        self._groups[name] = xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False)
+        return self._groups[name]
 
     @property
     def settings(self) -> dict[str, Any]:
