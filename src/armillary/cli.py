@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from armillary import __version__
-from armillary.commands import atlas, intervene, map, model, scan, train, weights
+from armillary.commands import atlas, intervene, map, model, rope, scan, train, weights
 from armillary.errors import ArmillaryError
 
 app = typer.Typer(
@@ -37,6 +37,8 @@ for command in (
     weights.gaussian,
     intervene.intervene,
     map.map_attention,
+    rope.frequencies,
+    rope.rope,
     train.train,
     train.runs,
     model.inspect,

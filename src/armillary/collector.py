@@ -25,7 +25,7 @@ from armillary.view import AttentionView
 STREAMS = {
     "positions": "means and scatter by position and by sequence, of the residual stream and the attention input",
     "attention": "entropy, masses, distances and logits of every head",
-    "chunks": "lengths of the rotary chunks of q, k and v",
+    "chunks": "lengths of the rotary chunks of q, k and v, what they add to the logits and what turning them changes",
     "covariance": "covariance of the residual stream and the attention input (width x width for every layer)",
     "constituents": "shares of position and content in every head's logits (a second pass over a sample of the blocks)",
     "lags": "covariance of tokens 1, 2, 4, ... apart (width x width for every layer and lag), and of q with k there",
@@ -162,7 +162,7 @@ def new_streams(wanted: Wanted, anatomy: Anatomy) -> dict[str, Stream]:
         streams["attention.output"] = Stream(OutputRank(wanted.skip))
     rotary = tuple(layer.position if isinstance(layer.position, Rotary) else None for layer in anatomy.layers)
     if "chunks" in wanted.streams and len({one.width for one in rotary if one is not None}) == 1:
-        streams["rotary.chunk"] = Stream(ChunkNorms(rotary, wanted.skip))
+        streams["rotary.chunk"] = Stream(ChunkNorms(rotary, wanted.skip, wanted.length))
     if "lags" in wanted.streams and not anatomy.missing:
         streams["pairs.head"] = Stream(PairMoments((0, *wanted.lags), rotary, wanted.skip, wanted.length))
     return streams

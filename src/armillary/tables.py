@@ -31,7 +31,7 @@ def select(table: pd.DataFrame, *, sort: str | None = None, layer: int | None = 
 SHOWN = {
     "heads": (
         *("layer", "head", "label", "entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "mean_distance"),
-        *("positional_share", "content_share", "mixed_share", "argmax_ratio"),
+        *("positional_share", "content_share", "mixed_share", "argmax_ratio", "high_freq_share", "regime"),
     ),
     "spectra": (
         *("layer", "head", "qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_stable_rank_random"),

@@ -60,6 +60,11 @@ def rotary(
         yield model
 
 
+def refuse_without_rotary(model: nn.Module) -> None:
+    """Raise, saying what the model has instead, if it has no rotary encoding."""
+    _places(model, describe(model))
+
+
 def apply(model: nn.Module, change: dict[str, Any]) -> None:
     """Change the frequencies for good: for a model that is trained with them, or was (config.armillary_rotary)."""
     config = copy.deepcopy(transformer_of(model).config)

@@ -10,6 +10,7 @@ from armillary.lenses import gaussian as gaussian_lens
 from armillary.lenses import heads as heads_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import positional as positional_lens
+from armillary.lenses import rotary as rotary_lens
 from armillary.lenses import spectral as spectral_lens
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def layer_table(atlas: "Atlas") -> pd.DataFrame:
 
 def head_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head."""
-    lenses = (heads_lens, constituents_lens, spectral_lens, localization_lens, gaussian_lens)
+    lenses = (heads_lens, constituents_lens, spectral_lens, localization_lens, rotary_lens, gaussian_lens)
     found = pd.concat([lens.head_columns(atlas) for lens in lenses], axis=1)
     return _in_order(found, HEAD_COLUMNS)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from armillary.streams.localization import least_entropy, propagation_counts
 from armillary.streams.stream import State, wide
-from armillary.view import AttentionView, grouped_products, soft_capped
+from armillary.view import AttentionView, grouped_products, row_centred, soft_capped
 
 CELLS = 128
 """The mean logit matrix is kept on a grid of at most this many cells a side (exact up to as many positions)."""
@@ -23,6 +23,8 @@ class AttentionStatistics:
     Rows see all their visible keys, the first ones too. Logit moments count pairs of kept tokens only (the first
     `skip` take no part, as queries or as keys), before the soft-cap. Entropy counts a sink as one more outcome. rho:
     how often each of PLACES parts of the keys passes a signal (streams/localization.py), rho_keys keys on average.
+    channel_share, bias_share: shares of the logits, as in MEASURES 'Constituents', of each channel of q and k; they
+    add to 1.
     """
 
     def __init__(self, skip: int, length: int) -> None:
@@ -45,6 +47,9 @@ class AttentionStatistics:
             "logit_matrix": ("head", "query_cell", "key_cell"),
             "rho": ("head", "place"),
             "rho_keys": ("head",),
+            "channel_share": ("head", "channel"),
+            "bias_share": ("head",),
+            "logit_square": ("head",),
         }
 
     def measure(self, batch: AttentionView) -> State:
@@ -68,6 +73,7 @@ class AttentionStatistics:
         state.update(logit_moments(logits, kept))
         state.update(self._by_place(logits, kept, query))
         state.update(propagation_counts(logits, kept, query, self.length))
+        state.update(channel_sums(view, logits, bias, kept, rows))
         return state
 
     def _by_place(
@@ -106,6 +112,9 @@ class AttentionStatistics:
             "logit_matrix": state["cell_sum"] / state["cell_count"],
             "rho": state["rho_hits"] / state["rho_count"],
             "rho_keys": state["rho_keys"] / state["rho_rows"],
+            "channel_share": state["channel_sum"] / state["logit_square"][:, None],
+            "bias_share": state["bias_sum"] / state["logit_square"],
+            "logit_square": state["logit_square"],
         }
 
 
@@ -173,6 +182,29 @@ def row_statistics(
         "first_mass": a[..., 0].sum((0, 2)),
         "sink_mass": found.sink.sum((0, 2)),
         "mean_distance": (a * distance).sum((0, 2, 3)),
+    }
+
+
+def channel_sums(
+    view: AttentionView,
+    logits: Float[Tensor, "batch head row key"],
+    bias: Tensor | float,
+    kept: Bool[Tensor, "batch #head row key"],
+    rows: slice,
+) -> State:
+    """What every channel of q and k, and the bias, add to the sum of squares of the row-centred logits b.
+
+    The part of channel c is sum_ij b_ij scale q_ic k_jc; since b is centred it need not be. All parts sum to sum b^2.
+    """
+    centred = row_centred(logits, kept)
+    k = wide(view.k)
+    grouped = centred.reshape(centred.shape[0], k.shape[1], -1, centred.shape[-1])
+    read = (grouped @ k).reshape(*centred.shape[:3], k.shape[-1])
+    biased = torch.zeros(view.heads, dtype=torch.float64, device=k.device)
+    return {
+        "channel_sum": view.scale * (wide(view.q[:, :, rows]) * read).sum((0, 2)),
+        "bias_sum": biased if isinstance(bias, float) else (centred * bias).sum((0, 2, 3)),
+        "logit_square": centred.square().sum((0, 2, 3)),
     }
 
 

@@ -1,0 +1,135 @@
+"""Rotary frequencies: who uses them, and what happens without some: frequencies, rope."""
+
+from typing import Annotated
+
+import typer
+
+from armillary.commands.options import AsJson, Folder, Html, Model, OneLayer, TrustRemoteCode, print_json
+
+
+def frequencies(
+    folder: Folder,
+    head: Annotated[str | None, typer.Option(help="LAYER.HEAD: this head's frequencies, one by one.")] = None,
+    layer: OneLayer = None,
+    share: Annotated[
+        float, typer.Option(help="The share of the logits' variance that the recommended p keeps.")
+    ] = 0.99,
+    html: Html = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print which rotary frequencies the heads use, the bands they stand out with, and the p that p-RoPE could have."""
+    import json
+
+    from armillary import tables
+    from armillary.atlas import open_atlas
+    from armillary.dossier import head_row, parse_head
+    from armillary.lenses import rotary as lens
+
+    atlas = open_atlas(folder)
+    table = lens.frequency_table(atlas)
+    recommended = lens.recommended_p(atlas, share)
+    found = lens.bands(atlas)
+    if head is not None:
+        at, number = parse_head(head)
+        head_row(atlas, at, number)
+        table = table[(table["layer"] == at) & (table["head"] == number)]
+        found = found[(found["layer"] == at) & (found["head"] == number)]
+    elif layer is not None:
+        table, found = tables.select(table, layer=layer), found[found["layer"] == layer]
+    if as_json:
+        parts = {"frequencies": table, "bands": found}
+        print_json(
+            {
+                "recommended_p": vars(recommended),
+                **{name: json.loads(tables.as_json(part)) for name, part in parts.items()},
+            }
+        )
+    else:
+        if head is not None:
+            tables.show(table.drop(columns=["layer", "head"]), title=f"The frequencies of head {head}, fastest first")
+        else:
+            means = table.groupby("frequency")[["radians", "turns", "q_norm", "k_norm", "v_norm", "share", "change"]]
+            tables.show(means.mean().reset_index(), title="Frequencies, fastest first, means over heads")
+        tables.show(found, title="Bands: where a head spends its norm", limit=20)
+        typer.echo(
+            f"Recommended p: {recommended.p:.2f} ({recommended.kept} of {recommended.frequencies} frequencies turn); "
+            f"the others standing still would change the logits by {recommended.cost:.2%} of their variance, at most "
+            f"{recommended.worst_cost:.2%} (head {recommended.worst_head})."
+        )
+    if html is not None:
+        from armillary.figures import rotary as figures
+        from armillary.figures import write_page
+
+        whole = lens.frequency_table(atlas)
+        layers = [layer] if layer is not None else sorted(whole["layer"].unique())
+        drawn = [figures.frequencies_by_layer(whole), *(figures.frequencies_by_head(whole, at) for at in layers)]
+        write_page(html, f"Rotary frequencies of {atlas.attrs['model']['name']}", drawn)
+        typer.echo(f"The figures are in {html}", err=as_json)
+
+
+def rope(
+    model: Model,
+    sweep: Annotated[str, typer.Option(help="p=1,0.9,...: fractions that turn; or base=..., partial=...")] = (
+        "p=1,0.9,0.75,0.5,0.25,0"
+    ),
+    corpus: Annotated[str, typer.Option(help="Text, as for `armillary scan`.")] = "builtin:prose",
+    length: Annotated[int | None, typer.Option(help="Tokens in a block.")] = None,
+    sequences: Annotated[int, typer.Option(help="How many blocks.")] = 32,
+    html: Html = None,
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model with other rotary frequencies and print the loss of each, beside what their shares foretold."""
+    import json
+
+    from armillary import tables, terminal
+    from armillary.corpora import split_sources
+    from armillary.interventions.frequencies import refuse_without_rotary
+    from armillary.models import load, load_tokenizer
+    from armillary.progress import ScanBar
+    from armillary.scanning import needs_tokenizer, scan
+    from armillary.sweeping import parse_sweep
+    from armillary.sweeping import sweep as run_sweep
+
+    what, values = parse_sweep(sweep)
+    loaded = load(model, trust_remote_code=trust_remote_code)
+    refuse_without_rotary(loaded)
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if needs_tokenizer(corpus) else None
+    with ScanBar() as bar:
+        atlas = scan(
+            loaded,
+            split_sources(corpus),
+            tokenizer=tokenizer,
+            length=length,
+            sequences=sequences,
+            streams=("attention", "chunks"),
+            progress=bar,
+        )
+    found = run_sweep(loaded, atlas, what, values, track=terminal.progress)
+    if as_json:
+        print_json(
+            {
+                "swept": what,
+                "settings": json.loads(tables.as_json(found.table)),
+                "recommended_p": vars(found.recommended),
+            }
+        )
+    else:
+        tables.show(found.table, title="Loss in nats per token; costs are foretold changes of the logits")
+        typer.echo(
+            f"Recommended p: {found.recommended.p:.2f}, for {found.recommended.cost:.2%} of the logits' variance."
+        )
+    if html is not None:
+        from armillary.figures import rotary as figures
+        from armillary.figures import write_page
+        from armillary.theory import rotary as theory
+
+        first = atlas.attrs["anatomy"]["layers"][0]
+        shape = first["position"]["frequencies"]
+        import numpy as np
+
+        distances = np.arange(atlas.settings["length"])
+        curves = {"equal vectors": theory.constant_decay(np.array(shape), distances)}
+        drawn = [figures.sweep_curves(what, found.table), figures.decay(curves, "q.k of equal vectors over distance")]
+        write_page(html, f"Rotary frequencies of {model}", drawn)
+        typer.echo(f"The figures are in {html}", err=as_json)

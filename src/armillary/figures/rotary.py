@@ -1,0 +1,88 @@
+"""Rotary frequencies: who uses which, in which layer, for which token; decay with distance; the sweep."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from jaxtyping import Float
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from armillary.figures.style import heat, styled
+
+
+def frequencies_by_layer(table: pd.DataFrame) -> go.Figure:
+    """Mean norms of the chunks of q, k and v, and shares of the logits: frequency (fastest left) by layer."""
+    panels = {"q_norm": "q", "k_norm": "k", "v_norm": "v (not rotated)", "share": "share of the logits"}
+    figure = make_subplots(2, 2, subplot_titles=list(panels.values()), vertical_spacing=0.16)
+    for i, column in enumerate(panels):
+        values = table.pivot_table(index="layer", columns="frequency", values=column, aggfunc="mean").to_numpy(float)
+        at = dict(row=i // 2 + 1, col=i % 2 + 1)
+        bar = dict(x=0.455 if i % 2 == 0 else 1.0, y=0.79 if i < 2 else 0.21, len=0.42, thickness=10, outlinewidth=0)
+        hover = "layer %{y}, frequency %{x}: %{z:.3f}<extra></extra>"
+        figure.add_trace(heat(values, signed=column == "share", colorbar=bar, hovertemplate=hover), **at)
+    figure.update_yaxes(autorange="reversed", title="layer").update_xaxes(title="frequency, fastest first")
+    return styled(figure, "Which frequencies the layers use", height=640)
+
+
+def frequencies_by_head(table: pd.DataFrame, layer: int) -> go.Figure:
+    """The same for the heads of one layer: norms of q and k, share, and what stopping each frequency would change."""
+    part = table[table["layer"] == layer]
+    panels = {"q_norm": "q", "k_norm": "k", "share": "share of the logits", "change": "change if it stood still"}
+    figure = make_subplots(2, 2, subplot_titles=list(panels.values()), vertical_spacing=0.16)
+    for i, column in enumerate(panels):
+        values = part.pivot_table(index="head", columns="frequency", values=column).to_numpy(float)
+        at = dict(row=i // 2 + 1, col=i % 2 + 1)
+        bar = dict(x=0.455 if i % 2 == 0 else 1.0, y=0.79 if i < 2 else 0.21, len=0.42, thickness=10, outlinewidth=0)
+        hover = "head %{y}, frequency %{x}: %{z:.3f}<extra></extra>"
+        figure.add_trace(heat(values, signed=column == "share", colorbar=bar, hovertemplate=hover), **at)
+    figure.update_yaxes(autorange="reversed", title="head").update_xaxes(title="frequency, fastest first")
+    return styled(figure, f"Which frequencies the heads of layer {layer} use", height=640)
+
+
+def token_usage(norms: dict[str, Float[np.ndarray, "token frequency"]], tokens: list[str], title: str) -> go.Figure:
+    """Lengths of the chunks of q and k of one head, token by token (Barbero's Figures 5 and 6)."""
+    figure = make_subplots(1, len(norms), subplot_titles=list(norms))
+    for i, values in enumerate(norms.values(), start=1):
+        bar = dict(x=i / len(norms), thickness=10, outlinewidth=0)
+        hover = "token %{y}, frequency %{x}: %{z:.3f}<extra></extra>"
+        figure.add_trace(heat(values, signed=False, colorbar=bar, hovertemplate=hover), 1, i)
+    step = max(1, len(tokens) // 40)
+    figure.update_yaxes(
+        autorange="reversed", tickvals=list(range(0, len(tokens), step)), ticktext=tokens[::step], tickfont_size=9
+    )
+    figure.update_xaxes(title="frequency, fastest first")
+    return styled(figure, title, height=max(420, 12 * len(tokens) + 140))
+
+
+def decay(curves: dict[str, Float[np.ndarray, "distance"]], title: str = "q.k over distance") -> go.Figure:
+    """Products over the distance, a line for each kind of vectors."""
+    figure = go.Figure()
+    for name, values in curves.items():
+        figure.add_scatter(x=np.arange(len(values)), y=values, name=name, mode="lines")
+    figure.update_xaxes(title="distance in tokens").update_yaxes(title="q.k")
+    return styled(figure, title)
+
+
+def sweep_curves(what: str, table: pd.DataFrame) -> go.Figure:
+    """Loss over the swept setting; for p also from the slow end, and beside it what was foretold."""
+    if what != "p":
+        figure = go.Figure(go.Scatter(x=table[what], y=table["loss"], mode="lines+markers"))
+        figure.update_xaxes(title=what).update_yaxes(title="loss (nats per token)")
+        return styled(figure, f"Loss over {what}")
+    figure = make_subplots(1, 2, subplot_titles=("loss (nats per token)", "foretold change of the logits"))
+    colours = sample_colorscale("Viridis", [0.1, 0.7])
+    for col, names in ((1, ("loss", "reversed_loss")), (2, ("predicted_cost", "reversed_cost"))):
+        for colour, name, label in zip(colours, names, ("fastest turn", "slowest turn"), strict=True):
+            figure.add_scatter(
+                x=table["p"],
+                y=table[name],
+                mode="lines+markers",
+                name=label,
+                legendgroup=label,
+                showlegend=col == 1,
+                line_color=colour,
+                row=1,
+                col=col,
+            )
+    figure.update_xaxes(title="p: fraction of frequencies that turn", autorange="reversed")
+    return styled(figure, "p-RoPE from either end")
