@@ -88,4 +88,4 @@ def block_loss(model: Any, tokens: Integer[np.ndarray, "sequence token"], batch:
         ids = torch.from_numpy(tokens[start : start + batch].astype(np.int64)).to(device)
         logits = model(input_ids=ids, **options).logits[:, :-1].float()
         total += float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"))
-    return total / (tokens.shape[0] * (tokens.shape[1] - 1))
+    return total / float(tokens.shape[0] * (tokens.shape[1] - 1))

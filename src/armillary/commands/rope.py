@@ -5,15 +5,17 @@ from typing import Annotated
 import typer
 
 from armillary.commands.options import AsJson, Folder, Html, Model, OneLayer, TrustRemoteCode, print_json
+from armillary.errors import ArmillaryError
 
 
 def frequencies(
     folder: Folder,
     head: Annotated[str | None, typer.Option(help="LAYER.HEAD: this head's frequencies, one by one.")] = None,
     layer: OneLayer = None,
-    share: Annotated[
-        float, typer.Option(help="The share of the logits' variance that the recommended p keeps.")
-    ] = 0.99,
+    share: Annotated[float, typer.Option(help="How much of the logits' variance the recommended p keeps.")] = 0.99,
+    text: Annotated[str | None, typer.Option(help="With --head and --html: this text, token by token.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
+    trust_remote_code: TrustRemoteCode = False,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
@@ -25,6 +27,8 @@ def frequencies(
     from armillary.dossier import head_row, parse_head
     from armillary.lenses import rotary as lens
 
+    if text is not None and (head is None or html is None):
+        raise ArmillaryError("--text draws one head on a text: give --head and --html with it")
     atlas = open_atlas(folder)
     table = lens.frequency_table(atlas)
     recommended = lens.recommended_p(atlas, share)
@@ -61,8 +65,19 @@ def frequencies(
         from armillary.figures import write_page
 
         whole = lens.frequency_table(atlas)
-        layers = [layer] if layer is not None else sorted(whole["layer"].unique())
+        layers = (
+            [layer] if layer is not None else [at] if head is not None else sorted(map(int, whole["layer"].unique()))
+        )
         drawn = [figures.frequencies_by_layer(whole), *(figures.frequencies_by_head(whole, at) for at in layers)]
+        if text is not None and head is not None:
+            from armillary.models import load_for, load_tokenizer
+
+            source = model or atlas.attrs["model"]["name"]
+            loaded = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
+            tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+            used = lens.token_frequencies(loaded, tokenizer, at, number, text)
+            shown = {"lengths of q": used.q, "lengths of k": used.k}
+            drawn.insert(0, figures.token_usage(shown, list(used.tokens), f"Head {head}, token by token"))
         write_page(html, f"Rotary frequencies of {atlas.attrs['model']['name']}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)
 
@@ -81,6 +96,8 @@ def rope(
 ) -> None:
     """Run a model with other rotary frequencies and print the loss of each, beside what their shares foretold."""
     import json
+
+    import numpy as np
 
     from armillary import tables, terminal
     from armillary.corpora import split_sources
@@ -124,12 +141,17 @@ def rope(
         from armillary.figures import write_page
         from armillary.theory import rotary as theory
 
-        first = atlas.attrs["anatomy"]["layers"][0]
-        shape = first["position"]["frequencies"]
-        import numpy as np
-
-        distances = np.arange(atlas.settings["length"])
-        curves = {"equal vectors": theory.constant_decay(np.array(shape), distances)}
-        drawn = [figures.sweep_curves(what, found.table), figures.decay(curves, "q.k of equal vectors over distance")]
+        layers = [layer for layer in atlas.attrs["anatomy"]["layers"] if layer["position"]]
+        turning = np.array(layers[0]["position"]["frequencies"])
+        kinds = {
+            "constant": "equal vectors",
+            "gaussian": "Gaussian vectors, one draw",
+            "repeated": "a repeated Gaussian",
+        }
+        curves = {
+            label: theory.simulated_decay(kind, turning, atlas.settings["length"])[0]  # type: ignore[arg-type]
+            for kind, label in kinds.items()
+        }
+        drawn = [figures.sweep_curves(what, found.table), figures.decay(curves, "q.k over distance, this encoding")]
         write_page(html, f"Rotary frequencies of {model}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)

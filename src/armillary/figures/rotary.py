@@ -1,5 +1,7 @@
 """Rotary frequencies: who uses which, in which layer, for which token; decay with distance; the sweep."""
 
+from html import escape
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -41,11 +43,13 @@ def frequencies_by_head(table: pd.DataFrame, layer: int) -> go.Figure:
 
 def token_usage(norms: dict[str, Float[np.ndarray, "token frequency"]], tokens: list[str], title: str) -> go.Figure:
     """Lengths of the chunks of q and k of one head, token by token (Barbero's Figures 5 and 6)."""
-    figure = make_subplots(1, len(norms), subplot_titles=list(norms))
+    figure = make_subplots(1, len(norms), subplot_titles=list(norms), horizontal_spacing=0.16)
     for i, values in enumerate(norms.values(), start=1):
-        bar = dict(x=i / len(norms), thickness=10, outlinewidth=0)
+        right = figure.layout[f"xaxis{i if i > 1 else ''}"].domain[1]
+        bar = dict(x=right, thickness=10, outlinewidth=0)
         hover = "token %{y}, frequency %{x}: %{z:.3f}<extra></extra>"
         figure.add_trace(heat(values, signed=False, colorbar=bar, hovertemplate=hover), 1, i)
+    tokens = [escape(token, quote=False) for token in tokens]
     step = max(1, len(tokens) // 40)
     figure.update_yaxes(
         autorange="reversed", tickvals=list(range(0, len(tokens), step)), ticktext=tokens[::step], tickfont_size=9

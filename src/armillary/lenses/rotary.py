@@ -180,3 +180,43 @@ def recommended_p(atlas: "Atlas", share: float = 0.99) -> RecommendedP:
     count = costs.shape[-1] - 1
     worst = float(costs[layer, head, kept])
     return RecommendedP(kept / count, kept, count, float(mean[kept]), f"{layer}.{head}", worst)
+
+
+@dataclass(frozen=True)
+class TokenFrequencies:
+    """One head on one text: the lengths of its chunks of q and k, token by token, frequency by frequency."""
+
+    tokens: tuple[str, ...]
+    q: Float[np.ndarray, "token frequency"]
+    k: Float[np.ndarray, "token frequency"]
+
+
+def token_frequencies(model: Any, tokenizer: Any, layer: int, head: int, text: str) -> TokenFrequencies:
+    """Run one text and look at one head's chunks (Barbero's Figures 5 and 6)."""
+    import torch
+
+    from armillary.anatomy.description import Rotary
+    from armillary.anatomy.source import describe
+    from armillary.layout import entry
+    from armillary.streams.chunks import pairs
+    from armillary.tap import Tap
+    from armillary.view import AttentionView
+
+    anatomy = describe(model)
+    here = anatomy.layers[layer]
+    if not isinstance(here.position, Rotary):
+        raise ArmillaryError(f"layer {layer} of this {anatomy.family} model has no rotary encoding")
+    rotary = here.position
+    ids = tokenizer(text, return_tensors="pt")["input_ids"].to(next(model.parameters()).device)
+    anatomy.check_length(ids.shape[1])
+    seen: dict[str, Float[np.ndarray, "token frequency"]] = {}
+
+    def keep(view: AttentionView) -> None:
+        if view.layer == layer:
+            for name, part in (("q", view.q[0, head]), ("k", view.k[0, here.kv_head(head)])):
+                seen[name] = pairs(rotary, part.float()).norm(dim=-1).cpu().double().numpy()
+
+    with torch.no_grad(), Tap(model, keep):
+        entry(model)(input_ids=ids)
+    names = tuple(tokenizer.decode([token]) for token in ids[0].tolist())
+    return TokenFrequencies(names, seen["q"], seen["k"])
