@@ -1,6 +1,7 @@
 """The README is true: its Python runs, its commands exist, its numbers are the program's."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_its_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    scan, tap, own_family = re.findall(r"```python\n(.*?)```", README, re.S)
+    scan, change, watch, tap, own_family = re.findall(r"```python\n(.*?)```", README, re.S)
     names: dict[str, object] = {"input_ids": torch.arange(5, 15)[None]}
     exec(scan, names)
     assert "prev_mass" in capsys.readouterr().out
+    exec(change, names)
+    exec(watch, names)
+    assert float(names["loss"].detach()) > 0  # type: ignore[attr-defined]
     exec(tap, names)
     assert "0 torch.Size([1, 6, 10, 10])" in capsys.readouterr().out
     try:
@@ -27,6 +31,13 @@ def test_its_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
         assert "granite" in arm.known_families()
     finally:
         _REGISTRY.pop("granite", None)
+
+
+def test_its_run_is_one() -> None:
+    from armillary.training.config import from_dict
+
+    (written,) = re.findall(r"```toml\n(.*?)```", README, re.S)
+    assert from_dict(tomllib.loads(written)).model.position == "p-rope"
 
 
 def test_its_commands_exist() -> None:
