@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from armillary import __version__
-from armillary.commands import atlas, intervene, map, model, rope, scan, train, weights
+from armillary.commands import atlas, intervene, map, model, rope, scan, theory, train, weights
 from armillary.errors import ArmillaryError
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ for command in (
     rope.rope,
     train.train,
     train.runs,
+    theory.theory,
     model.inspect,
     model.doctor,
     scan.demo,

@@ -114,8 +114,8 @@ class Result:
 
 
 def verdict_of(evidence: Sequence[Evidence]) -> Verdict:
-    """holds: everything agrees with the printed form. differs: something decisively does not, and all that is said of the
-    corrected form agrees. approximately: the printed form is off, but a Trend says that this fades. Anything
+    """holds: everything agrees with the printed form. differs: something decisively does not, while all that is said of
+    the corrected form agrees. approximately: the printed form is off, but a Trend says that this fades. Anything
     else (a corrected form that fails, a difference that is not decisive, no evidence) is unresolved.
     """
     numbers = [item for item in evidence if isinstance(item, Number)]
