@@ -44,7 +44,7 @@ def propagation_variance() -> go.Figure:
 def bilinear_variance() -> go.Figure:
     """Var(x'Cy) over the correlation of x and y: the printed form does not see it (LEDGER T6.3)."""
     rng = np.random.default_rng(1)
-    d, n = 6, 20_000
+    d, n = 6, 200_000
     c = rng.standard_normal((d, d))
     mean = rng.standard_normal(d) / 2
     noise = rng.standard_normal((2, n, d))
