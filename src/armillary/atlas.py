@@ -58,9 +58,17 @@ class Atlas:
         if name in self._groups:
             return self._groups[name]
         if not self.has(name):
-            adds = {"residual": "positions", "input": "positions", "rotary": "chunks", "geometry": "constituents"}.get(
-                name, name
-            )
+            adds = {
+                "residual": "positions",
+                "input": "positions",
+                "rotary": "chunks",
+                "geometry": "constituents",
+                "pairs": "lags",
+            }.get(name, name)
+            if name in ("spectral", "matrices"):
+                raise ArmillaryError(f"this atlas has no {name}: `armillary weights MODEL --out DIR` writes them")
+            if not self.settings["streams"]:
+                raise ArmillaryError(f"this atlas has no {name!r}: it was made from weights alone; scan the model")
             kept = self.settings["streams"]
             missing = self.attrs["anatomy"]["missing"]
             why = missing if adds in kept and missing else f"scan with --streams {','.join([*kept, adds])}"
@@ -109,7 +117,10 @@ class Atlas:
     def _export(self, folder: str | Path, kind: str) -> list[Path]:
         Path(folder).mkdir(parents=True, exist_ok=True)
         written = []
-        for name, table in (("layers", self.layers), ("heads", self.heads)):
+        tables = {"layers": self.layers, "heads": self.heads}
+        if self.has("tables/matrices"):
+            tables["matrices"] = self.matrices
+        for name, table in tables.items():
             path = Path(folder) / f"{name}.{kind}"
             if kind == "csv":
                 table.to_csv(path, index=False)
@@ -185,7 +196,10 @@ def write_atlas(
     if "constituents.share" in streams:
         write_group(part, "geometry", _geometry(streams, anatomy))
     if not anatomy.missing:
-        write_group(part, "spectral", _spectral(anatomy))
+        try:
+            write_group(part, "spectral", _spectral(anatomy))
+        except ArmillaryError as error:  # weights that are wrapped or quantised: the rest of the scan is good
+            zarr.open_group(part, mode="a").attrs["notes"] = [*attributes["notes"], f"no spectra: {error}"]
     corpus = {
         "tokens": (("sequence", "position"), blocks.tokens[kept]),
         "document": (("sequence",), blocks.document[kept]),

@@ -93,6 +93,8 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
 
 def load_for(recorded: dict[str, Any], source: str, *, trust_remote_code: bool = False) -> Any:
     """The model that an atlas was made with, from where it was or from another place; refused if it is another."""
+    if "dtype" not in recorded:
+        raise ArmillaryError("this atlas was made from weights alone: scan the model to look at a text with it")
     try:
         dtype = getattr(torch, recorded["dtype"])
         model = load(source, trust_remote_code=trust_remote_code, dtype=dtype, not_finite="allow")

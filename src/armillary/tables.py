@@ -37,6 +37,10 @@ SHOWN = {
         *("layer", "head", "qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_stable_rank_random"),
         *("qk_symmetric_share", "qk_align_z", "ov_fro", "ov_spec", "ov_stable_rank", "ov_stable_rank_random"),
     ),
+    "gaussian": (
+        *("layer", "radius", "effective_rank", "isotropy", "entropy", "mi_1", "mi_4", "mi_16", "mi_floor"),
+        *("variance_fit", "self_variance_ratio", "kurtosis", "token_cosine"),
+    ),
     "matrices": (
         *("layer", "matrix", "rows", "columns", "largest", "stable_rank", "xavier_energy", "xavier_largest"),
         *("mp_distance", "outliers", "outlier_energy"),

@@ -51,6 +51,8 @@ def weigh(
     if against not in (None, "random"):
         raise ArmillaryError(f"against={against!r} is not known: it can be 'random'")
     anatomy = describe(source, trust_remote_code=trust_remote_code)
+    if not isinstance(source, nn.Module) and not Path(expanded(source)).exists():
+        raise ArmillaryError(f"the weights of {source} are read from its files: download the model and give its folder")
     anatomy.weights(0)  # says why, where there are none
     settings = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
     description = {
@@ -87,10 +89,14 @@ def layer_arrays(
         )
     arrays = _head_arrays(spectral.layer_spectra(here, weights), "")
     if against == "random":
-        noise = spectral.random_like(weights, seed * 1_000_003 + layer)
+        noise = spectral.random_like(weights, (seed * 1_000_003 + layer) % 2**63)
         arrays |= _head_arrays(spectral.layer_spectra(here, noise), "_random")
     del weights
     for name, matrix in anatomy.matrices(layer) if matrices else ():
+        if not bool(matrix.isfinite().all()):
+            raise ArmillaryError(
+                f"the matrix {name!r} of layer {layer} holds NaN or infinite numbers: repair the checkpoint"
+            )
         arrays[f"matrix.{name}"] = torch.from_numpy(spectral.squared_singular_values(matrix))
         arrays[f"shape.{name}"] = torch.tensor(matrix.shape)
     return arrays
@@ -152,7 +158,7 @@ def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) ->
         "anatomy": anatomy.as_dict(),
         "versions": versions(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "notes": [],
+        "notes": _notes(kept, description),
     }
     zarr.create_group(part, attributes=attributes)
     write_group(part, "spectral", spectral_arrays(kept))
@@ -163,6 +169,12 @@ def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) ->
         write_group(part, "matrices", _matrix_arrays(kept), {"shapes": shapes})
     write_tables(Atlas(part))
     part.replace(folder.atlas)
+
+
+def _notes(layers: list[dict[str, Tensor]], description: dict[str, Any]) -> list[str]:
+    if description["settings"]["matrices"] and not any("matrix.down" in layer for layer in layers):
+        return ["experts and other parts that are no single matrix are left out of the matrices"]
+    return []
 
 
 def _name(source: nn.Module | str | Path) -> str:

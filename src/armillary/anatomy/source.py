@@ -30,7 +30,10 @@ def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False
         source = expanded(source)
         packed = gguf_file(source)
         if packed is not None:
-            config = load_config(packed.parent, trust_remote_code=trust_remote_code, gguf_file=packed.name)
+            try:
+                config = load_config(packed.parent, trust_remote_code=trust_remote_code, gguf_file=packed.name)
+            except ArmillaryError as error:
+                raise ArmillaryError(f"{packed} is truncated or not a GGUF file ({error})") from error
             return _with_checkpoint(_of_config(config), packed, GgufCheckpoint(packed, config))
         anatomy = _of_config(load_config(source, trust_remote_code=trust_remote_code))
         return _with_checkpoint(anatomy, Path(source)) if Path(source).is_dir() else anatomy

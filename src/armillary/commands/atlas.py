@@ -115,9 +115,13 @@ def _print_table(
     from armillary import tables
     from armillary.atlas import open_atlas
 
-    table = tables.select(getattr(open_atlas(folder), name), sort=sort, layer=layer)
+    atlas = open_atlas(folder)
+    weights_only = not atlas.settings["streams"]
+    if weights_only and name == "layers":
+        raise ArmillaryError(f"{folder} was made from weights alone and has no residual stream: scan the model")
+    table = tables.select(getattr(atlas, name), sort=sort, layer=layer)
     if columns is not None or not (as_json or as_csv):
-        table = tables.columns_of(table, name, columns, sort)
+        table = tables.columns_of(table, "spectra" if weights_only else name, columns, sort)
     if as_json:
         typer.echo(tables.as_json(table))
     elif as_csv:

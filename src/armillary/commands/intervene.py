@@ -1,5 +1,6 @@
 """Change a model and look again: intervene."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,10 +25,10 @@ def intervene(
         str | None, typer.Option(help="position or content: that part of what the layers read; needs --atlas.")
     ] = None,
     atlas: Annotated[Path | None, typer.Option(help="With --remove: an atlas of this model, for the means.")] = None,
-    parts: Annotated[str, typer.Option(help="With --cut and --randomise: which of q,k,v,o.")] = "q,k",
+    parts: Annotated[str | None, typer.Option(help="With --cut and --randomise: which of q,k,v,o (q,k).")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers as in 0-3,7 (all by default).")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads of those layers as in 0,2 (all by default).")] = None,
-    seed: Annotated[int, typer.Option(help="For --randomise.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="For --randomise (0).")] = None,
     text: Annotated[str | None, typer.Option(help="A text to try the change on.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A file that holds the text instead.")] = None,
     generate: Annotated[int, typer.Option(help="Go on with the text for so many tokens.")] = 0,
@@ -51,8 +52,9 @@ def intervene(
         raise ArmillaryError("say what for: --text or --prompt-file to try the change on, or --out to write it")
     if out is not None and remove is not None:
         raise ArmillaryError("--remove acts while the model runs and changes no weights: there is nothing to write")
-    if out is not None and out.exists() and any(out.iterdir()):
-        raise ArmillaryError(f"{out} is not empty: choose a new folder for --out")
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ArmillaryError(f"{out} is a file, or a folder that is not empty: choose a new folder for --out")
+    _refuse_idle(scale, cut, randomise, remove, keep, atlas, parts, seed)
     if (html is not None or generate) and text is None and prompt_file is None:
         raise ArmillaryError("--html and --generate need a text: give --text or --prompt-file")
     where: dict[str, Any] = {"layers": numbers("--layers", layers)}
@@ -64,27 +66,83 @@ def intervene(
     def change(loaded: Any) -> AbstractContextManager[Any]:
         if scale is not None:
             return interventions.scaled(loaded, scale, **where)
-        chosen = tuple(part.strip() for part in parts.split(","))
+        chosen = tuple(part.strip() for part in (parts or "q,k").split(","))
         if cut is not None:
             return interventions.cut(loaded, cut, keep=keep or "top", parts=chosen, **where)  # type: ignore[arg-type]
         if randomise:
             kept: Any = keep or "norm"
-            return interventions.randomised(loaded, keep=kept, parts=chosen, seed=seed, **where)
+            return interventions.randomised(loaded, keep=kept, parts=chosen, seed=seed or 0, **where)
         if atlas is None:
             raise ArmillaryError("--remove needs --atlas DIR, an atlas of this model that holds the means")
         from armillary.atlas import open_atlas
+        from armillary.models import fingerprint
 
-        return interventions.without(loaded, remove, open_atlas(atlas), **where)  # type: ignore[arg-type]
+        known = open_atlas(atlas)
+        if known.attrs["model"]["weights"] != fingerprint(loaded):
+            raise ArmillaryError(f"{atlas} is an atlas of another model than {model}: scan this one")
+        return interventions.without(loaded, remove, known, **where)  # type: ignore[arg-type]
 
-    loaded = load(model, trust_remote_code=trust_remote_code)
+    dtype = open_dtype(atlas)
+    loaded = load(model, trust_remote_code=trust_remote_code, **dtype)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if _needs_words(text, prompt_file) else None
     if tokenizer is not None:
         _try_out(loaded, tokenizer, read_text(text, prompt_file), change, generate, html, as_json)
     if out is not None:
-        with change(loaded):
-            loaded.save_pretrained(out)
+        _write(loaded, change, out)
         _copy_tokenizer(model, out, trust_remote_code)
         typer.echo(f"The changed model is in {out}: armillary scan {out} ..., then armillary compare", err=as_json)
+
+
+def open_dtype(atlas: Path | None) -> dict[str, Any]:
+    """The precision that the atlas's model was scanned in, so that its weights can be recognised."""
+    if atlas is None:
+        return {}
+    import torch
+
+    from armillary.atlas import open_atlas
+
+    recorded = open_atlas(atlas).attrs["model"].get("dtype")
+    return {"dtype": getattr(torch, recorded)} if recorded else {}
+
+
+def _refuse_idle(
+    scale: float | None,
+    cut: int | None,
+    randomise: bool,
+    remove: str | None,
+    keep: str | None,
+    atlas: Path | None,
+    parts: str | None,
+    seed: int | None,
+) -> None:
+    """An option that would do nothing is told, not ignored."""
+    idle = {
+        "--keep": keep is not None and cut is None and not randomise,
+        "--parts": parts is not None and cut is None and not randomise,
+        "--seed": seed is not None and not randomise,
+        "--atlas": atlas is not None and remove is None,
+    }
+    for option, without_effect in idle.items():
+        if without_effect:
+            raise ArmillaryError(f"{option} has no effect on this change: leave it out")
+
+
+def _write(model: Any, change: Callable[[Any], AbstractContextManager[Any]], out: Path) -> None:
+    """The changed model as a folder, which appears under its name when it is whole."""
+    part = out.with_name(f".{out.name}.part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        if getattr(model.config, "quantization_config", None) is not None:  # a GGUF file, dequantised when loaded
+            del model.config.quantization_config
+            model.hf_quantizer = None
+        with change(model):
+            model.save_pretrained(part)
+        if out.exists():
+            out.rmdir()
+        part.replace(out)
+    except (OSError, ValueError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise ArmillaryError(f"the changed model cannot be written to {out}: {error}") from error
 
 
 def _needs_words(text: str | None, file: Path | None) -> bool:
@@ -108,7 +166,10 @@ def _try_out(
     found = trial(model, tokenizer, text, change, generate=generate)
     layers = found.layers()
     if as_json:
-        losses = {name: {"loss": run.loss, "written": run.written} for name, run in vars(found).items()}
+        losses = {
+            name: {"loss": run.loss if run.loss == run.loss else None, "written": run.written}
+            for name, run in vars(found).items()
+        }
         print_json({**losses, "entropy": json.loads(tables.as_json(layers))})
     else:
         if found.before.loss is not None and found.after.loss is not None:

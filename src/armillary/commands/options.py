@@ -47,6 +47,8 @@ def numbers(option: str, given: str | None) -> list[int] | None:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise ArmillaryError(f"{option} {given} is not a list of numbers: write it as in 0,5,11 or 0-3")
+        if int(last if dash else first) > 100_000:
+            raise ArmillaryError(f"{option} {given} goes beyond any model: write it as in 0,5,11 or 0-3")
         found += range(int(first), int(last if dash else first) + 1)
     return found
 
@@ -58,6 +60,6 @@ def read_text(text: str | None, file: Path | None) -> str:
     if file is None:
         return str(text)
     try:
-        return file.read_bytes().decode("utf-8")
+        return file.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ArmillaryError(f"{file} cannot be read as UTF-8 text: {error}") from error

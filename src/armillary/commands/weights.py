@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from armillary.commands.options import AsJson, Folder, Html, Model, TrustRemoteCode, one_of, print_json
+from armillary.commands.options import AsJson, Columns, Folder, Html, Model, TrustRemoteCode, one_of, print_json
 from armillary.errors import ArmillaryError
 
 SHOWN = 70
@@ -77,6 +77,7 @@ def gaussian(
         float, typer.Option(help="S becomes (1-a) S + a (tr S/d) I before determinants are taken; this is a.")
     ] = 0.05,
     components: Annotated[int, typer.Option(help="Mutual information of so many leading components.")] = 16,
+    columns: Columns = None,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,7 +100,7 @@ def gaussian(
     if as_json:
         typer.echo(tables.as_json(table))
     else:
-        tables.show(table)
+        tables.show(table if head is not None else tables.columns_of(table, "gaussian", columns, None))
         if head is None and not atlas.has("pairs"):
             typer.echo("Logits are not predicted: that needs a scan with the stream 'lags'.", err=True)
     if html is not None:

@@ -10,7 +10,7 @@ from armillary.figures.style import styled
 
 def information_by_lag(table: pd.DataFrame) -> go.Figure:
     """Mutual information of two tokens over their distance, a line per layer."""
-    lags = [column for column in table.columns if column.startswith("mi_")]
+    lags = [column for column in table.columns if column.removeprefix("mi_").isdecimal()]
     colours = sample_colorscale("Viridis", np.linspace(0, 0.9, max(len(table), 2)))
     figure = go.Figure()
     for colour, row in zip(colours, table.to_dict("records"), strict=False):
@@ -20,6 +20,10 @@ def information_by_lag(table: pd.DataFrame) -> go.Figure:
             name=f"layer {row['layer']}",
             mode="lines+markers",
             line_color=colour,
+        )
+    if "mi_floor" in table:
+        figure.add_hline(
+            float(table["mi_floor"].iloc[0]), line=dict(color="grey", dash="dot"), annotation_text="unrelated tokens"
         )
     figure.update_xaxes(title="distance in tokens", type="log", dtick=np.log10(2))
     figure.update_yaxes(title="mutual information (nats)", type="log")

@@ -37,7 +37,10 @@ def touched(model: nn.Module, layers: Iterable[int] | None, heads: Heads) -> lis
     anatomy.weights(0)  # says why, for a family without weights
     numbers = list(range(len(anatomy.layers))) if layers is None else sorted(set(layers))
     pairs = _pairs(anatomy, numbers, heads)
+    if not pairs:
+        raise ArmillaryError("no layer or no head was chosen: leave the choice out for all of them")
     _refuse_shared(anatomy, {layer for layer, _ in pairs})
+    _refuse_copies(model, anatomy, {layer for layer, _ in pairs})
     found = []
     seen: set[str] = set()
     for number in sorted({layer for layer, _ in pairs}):
@@ -76,6 +79,27 @@ def _refuse_shared(anatomy: Anatomy, layers: set[int]) -> None:
             raise ArmillaryError(
                 f"layer {layer} shares its weights with layer {others[0]} in this model: choose both, or neither"
             )
+
+
+def _refuse_copies(model: nn.Module, anatomy: Anatomy, layers: set[int]) -> None:
+    """Weights that are computed cannot be written to, and one parameter in two layers would be changed twice."""
+    stored = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    owners: dict[tuple[int, int], Layer] = {}
+    for layer in anatomy.layers:
+        weights = anatomy.weights(layer.index)
+        for part in ("q", "k", "v", "o"):
+            for matrix in getattr(weights, part):
+                place = (matrix.untyped_storage().data_ptr(), matrix.storage_offset())
+                if layer.index in layers and place[0] not in stored:
+                    raise ArmillaryError(
+                        f"W_{part} of layer {layer.index} is computed from other parameters (a parametrisation): "
+                        "it cannot be changed in place; remove the parametrisation first"
+                    )
+                owner = owners.setdefault(place, layer)
+                if owner.block != layer.block and {owner.index, layer.index} & layers:
+                    raise ArmillaryError(
+                        f"layers {owner.index} and {layer.index} share W_{part} in this model: it would change in both"
+                    )
 
 
 def tensors_of(weights: LayerWeights, part: str, head: int) -> list[Tensor]:

@@ -25,7 +25,8 @@ def without(
     """The chosen layers' attention reads x without its positional part p_t, or without its content x - m - p_t.
 
     x = m + p_t + v with the mean m and positional means p_t of an atlas of this model, so `position` leaves m + v and
-    `content` leaves m + p_t; q, k and v all see it. Texts may be as long as the atlas's blocks. No weight is touched.
+    `content` leaves m + p_t; q, k and v all see it. The first `skip` positions of the atlas (attention sinks) are left
+    as they are. Texts may be as long as the atlas's blocks. No weight is touched.
     """
     if part not in ("position", "content"):
         raise ArmillaryError(f"there is no part {part!r} to remove: there are 'position' and 'content'")
@@ -34,6 +35,10 @@ def without(
     if anatomy.missing:
         raise ArmillaryError(f"what the layers of this model read is not known: {anatomy.missing}")
     stack = find_stack(model, anatomy)
+    if len(known.mean) != len(anatomy.layers):
+        raise ArmillaryError(
+            f"the atlas is of a model of {len(known.mean)} layers, but this one has {len(anatomy.layers)}"
+        )
     chosen = set(range(len(anatomy.layers)) if layers is None else layers)
     for layer in chosen:
         if not 0 <= layer < len(anatomy.layers):
@@ -78,10 +83,12 @@ def _changed(x: Tensor, layer: int, part: Part, means: Means) -> Tensor:
             f"the text has {x.shape[1]} tokens, but the atlas knows the means of {len(pos)} positions: "
             f"cut it, or scan with --length {x.shape[1]}"
         )
+    if x.shape[-1] != len(mean):
+        raise ArmillaryError(f"the atlas is of a model of width {len(mean)}, but this one has {x.shape[-1]}")
     here = pos[: x.shape[1]].to(x.device)
-    if part == "position":
-        return (x.to(torch.promote_types(x.dtype, torch.float32)) - here.to(x.device)).to(x.dtype)
-    return (mean.to(x.device) + here).to(x.dtype).expand_as(x).contiguous()
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    changed = wide - here if part == "position" else (mean.to(x.device) + here).expand_as(wide)
+    return torch.cat([x[:, : means.skip], changed[:, means.skip :].to(x.dtype)], 1)
 
 
 def _means_of(atlas: "Atlas") -> Means:

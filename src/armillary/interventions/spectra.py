@@ -32,6 +32,8 @@ def scaled(
             "this model normalises q and k after the projection, so scaling W_q and W_k changes nothing: "
             "randomise or cut their spectra instead"
         )
+    if any(one.layer.clip_qkv is not None for one in found):
+        raise ArmillaryError("this model clips q and k, so scaling W_q and W_k does not scale their products")
     factors = [pair for one in found for pair in _scaled_tensors(one, alpha)]
 
     def change() -> None:

@@ -49,6 +49,10 @@ def trial(model: nn.Module, tokenizer: Any, text: str, change: Change, *, genera
     """Run the text as the model is, and again inside the change."""
     tokens = tokenizer(text, return_tensors="pt")["input_ids"].to(next(model.parameters()).device)
     anatomy = describe(model)
+    if generate < 0:
+        raise ArmillaryError(f"{generate} tokens cannot be generated: give 0 or more")
+    if anatomy.vocabulary and tokens.numel() and int(tokens.max()) >= anatomy.vocabulary:
+        raise ArmillaryError("the tokenizer has tokens that this model does not know: they do not belong together")
     if tokens.shape[1] < 3:
         raise ArmillaryError(f"the text {text!r} has {tokens.shape[1]} tokens: give a longer one")
     anatomy.check_length(tokens.shape[1] + generate)
@@ -85,7 +89,8 @@ def continuation(model: Any, tokenizer: Any, tokens: Int[Tensor, "1 token"], cou
     """The most likely `count` tokens after the text, one after the other."""
     if not predicts(model):
         raise ArmillaryError(f"{type(model).__name__} does not predict the next token: it cannot go on with a text")
-    ends = {getattr(model.config, "eos_token_id", None)}
+    end = getattr(model.config, "eos_token_id", None)
+    ends = set(end) if isinstance(end, list | tuple) else {end}
     for _ in range(count):
         following = model(input_ids=tokens, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)
         tokens = torch.cat([tokens, following], 1)

@@ -23,14 +23,14 @@ COMPONENTS = 16
 def layer_table(atlas: "Atlas", shrinkage: float = SHRINKAGE, components: int = COMPONENTS) -> pd.DataFrame:
     """A row for every layer's attention input x.
 
-    radius, radius_spread: mean length of x and its standard deviation over it. effective_rank, isotropy: of Cov(x).
-    entropy: of the Gaussian with the shrunk covariance, in nats. mi_1, mi_2, ...: mutual information in nats between
-    tokens that far apart. variance_fit: what share of the variances of the logits, over heads and lags from 1 on, the
-    Gaussian formula explains (1 is all; below 0 it is worse than their mean); variance_fit_independent: the same
-    without the covariance of query and key. self_variance_ratio: predicted over observed where a token meets itself,
-    median over heads (a norm keeps x near a sphere, which a Gaussian does not know: expect more than 1). skewness,
-    kurtosis: of the logits, mean over heads; 0 for a Gaussian. mixed_tokens: exp(entropy of attention), mean over
-    heads. token_cosine, rank_one_distance: of the residual stream that the layer reads.
+    radius, radius_spread: mean length of x and its standard deviation over it. effective_rank: of Cov(x); isotropy and
+    entropy (nats): of the shrunk covariance. mi_1, mi_2, ...: mutual information in nats between tokens that far apart;
+    mi_floor: what unrelated tokens would show with as many pairs. variance_fit: what share of the variances of the
+    logits, over heads and lags from 1 on, the Gaussian formula explains (1 is all; below 0 it is worse than their
+    mean); variance_fit_independent: the same without the covariance of query and key. self_variance_ratio: predicted
+    over observed where a token meets itself, median over heads (a norm keeps x near a sphere, which a Gaussian does not
+    know: expect more than 1). skewness, kurtosis: of the logits, mean over heads; 0 for a Gaussian. mixed_tokens: exp(entropy
+    of attention), mean over heads. token_cosine, rank_one_distance: of the residual stream that the layer reads.
     """
     if not 0 <= shrinkage <= 1:
         raise ArmillaryError(f"shrinkage {shrinkage} is not known: it lies between 0 (none) and 1 (only the radius)")
@@ -60,12 +60,14 @@ def _layer_row(atlas: "Atlas", layer: int, shrinkage: float, components: int) ->
         "radius": norm,
         "radius_spread": np.sqrt(max(square - norm**2, 0.0)) / norm,
         "effective_rank": effective_rank(covariance),
-        "isotropy": isotropy(covariance),
+        "isotropy": isotropy(shrunk(covariance, shrinkage)),
         "entropy": entropy(shrunk(covariance, shrinkage)),
     }
     if "lag_covariance" in found:
-        for lag, crossed in zip(found["lag"].to_numpy(), found["lag_covariance"].to_numpy(), strict=True):
-            row[f"mi_{lag}"] = token_information(covariance, crossed, shrinkage, components)
+        parts = [found[f"lag_covariance{part}"].to_numpy() for part in ("_earlier", "_later", "")]
+        for lag, *of_pair in zip(found["lag"].to_numpy(), *parts, strict=True):
+            row[f"mi_{lag}"] = _information(of_pair[0], of_pair[1], of_pair[2], shrinkage, components)
+        row["mi_floor"] = components**2 / (2 * float(found["lag_pairs"].to_numpy()[0]))
     heads = atlas.heads[atlas.heads["layer"] == layer]
     for name, column in (("skewness", "logit_skewness"), ("kurtosis", "logit_kurtosis"), ("mixed_tokens", None)):
         if column is None and "entropy" in heads:
@@ -77,14 +79,35 @@ def _layer_row(atlas: "Atlas", layer: int, shrinkage: float, components: int) ->
     return row
 
 
-def token_information(
-    covariance: Float[np.ndarray, "d d"], crossed: Float[np.ndarray, "d d"], shrinkage: float, components: int
+def _information(
+    earlier: Float[np.ndarray, "d d"],
+    later: Float[np.ndarray, "d d"],
+    crossed: Float[np.ndarray, "d d"],
+    shrinkage: float,
+    components: int,
 ) -> float:
-    """Mutual information of two tokens whose covariance is `crossed`, on the leading components of `covariance`."""
-    leading = np.linalg.eigh(covariance)[1][:, ::-1][:, :components]
-    own, between = leading.T @ covariance @ leading, leading.T @ crossed @ leading
-    joint = shrunk(np.block([[own, between], [between.T, own]]), shrinkage)
-    n = len(own)
+    """token_information, missing where too few pairs leave no estimate."""
+    try:
+        return token_information(earlier, later, crossed, shrinkage, components)
+    except ArmillaryError:
+        return float("nan")
+
+
+def token_information(
+    earlier: Float[np.ndarray, "d d"],
+    later: Float[np.ndarray, "d d"],
+    crossed: Float[np.ndarray, "d d"],
+    shrinkage: float,
+    components: int,
+) -> float:
+    """Mutual information of two tokens with these covariances, on the leading components of both together.
+
+    All three must come from the same pairs. Estimated from n pairs, unrelated tokens have components^2 / (2 n) nats.
+    """
+    leading = np.linalg.eigh(earlier + later)[1][:, ::-1][:, :components]
+    first, second, between = (leading.T @ matrix @ leading for matrix in (earlier, later, crossed))
+    joint = shrunk(np.block([[first, between], [between.T, second]]), shrinkage)
+    n = len(first)
     return mutual_information(joint[:n, :n], joint[n:, n:], joint[:n, n:])
 
 

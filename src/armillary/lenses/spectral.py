@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from armillary.atlas import Atlas
 
 FALSE_POSITIVE = 0.01
-"""How likely a matrix of pure noise is to show any outlier at all."""
+"""How likely a matrix of pure noise, of known variance, is to show any outlier at all.
+
+The variance is fitted by the median, which adds to that where matrices are small: measured rates are 5 % at 48 x 48,
+3 % at 128 x 128, 2 % at 288 x 288, 2 % at 64 x 32.
+"""
 
 HEAD_COLUMNS = (
     *(
@@ -39,6 +43,9 @@ HEAD_COLUMNS = (
     "qk_align_z",
 )
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+
+EMPTY = 1e-11
+"""Squared singular values below this share of the largest are taken for zero."""
 
 WIDE = 2048
 """Up to this many rows the Gram matrix of a stored matrix is computed in float64, above it in float32."""
@@ -156,11 +163,12 @@ def against_random(values: Float[np.ndarray, "rank"], shape: tuple[int, int]) ->
     """A matrix's squared singular values against Marchenko-Pastur with its own aspect ratio and a fitted variance.
 
     mp_distance: largest distance between the two distribution functions. mp_edge: the squared singular value above
-    which one counts as an outlier; a matrix of pure noise has any with probability FALSE_POSITIVE. outlier_energy:
-    their share of all. xavier_energy, xavier_largest: |W|_F^2 and the largest singular value over what a Xavier
-    matrix of this shape has on average.
+    which one counts as an outlier; see FALSE_POSITIVE for how often noise has any. outlier_energy: their share of all.
+    All are missing where half of the directions are empty (a matrix of low rank). xavier_energy, xavier_largest:
+    |W|_F^2 and the largest singular value over what a Xavier matrix of this shape has on average.
     """
     small, large = min(shape), max(shape)
+    values = np.where(values > EMPTY * values.max(initial=0.0), values, 0.0)  # rounding is no spectrum
     energy = float(values.sum())
     xavier = xavier_variance(*shape)
     row: dict[str, float | int] = {
@@ -175,7 +183,8 @@ def against_random(values: Float[np.ndarray, "rank"], shape: tuple[int, int]) ->
     }
     variance = fit_variance(values / large, small / large)
     if not variance > 0:  # more than half of the directions are empty
-        return row
+        missing = ("mp_variance", "mp_distance", "mp_edge", "outliers", "outlier_energy")
+        return {**row, **dict.fromkeys(missing, float("nan"))}
     law = MarchenkoPastur(small / large, variance)
     edge = outlier_threshold(small, large, variance, FALSE_POSITIVE)
     out = values > edge

@@ -22,6 +22,7 @@ class Means:
     """Mean and positional part of the attention input of every layer: x = mean + pos_t + the rest."""
 
     def __init__(self, position_mean: Float[Tensor, "layer position d"], skip: int) -> None:
+        self.skip = skip
         self.mean = position_mean[:, skip:].mean(1)
         self.pos = position_mean - self.mean[:, None]
 

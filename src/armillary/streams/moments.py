@@ -84,7 +84,8 @@ class Covariance:
 class LaggedCovariance:
     """Cov(x_t, x_{t+lag}), t kept, for each lag: the mean of the earlier and of the later token, and the covariance.
 
-    covariance[lag] has the earlier token's channels on its rows and the later one's on its columns.
+    covariance[lag] has the earlier token's channels on its rows and the later one's on its columns; covariance_earlier
+    and covariance_later are those of each alone, over the same pairs.
     """
 
     def __init__(self, lags: tuple[int, ...], skip: int) -> None:
@@ -94,6 +95,8 @@ class LaggedCovariance:
             "earlier": ("lag", "width"),
             "later": ("lag", "width"),
             "covariance": ("lag", "width", "width_"),
+            "covariance_earlier": ("lag", "width", "width_"),
+            "covariance_later": ("lag", "width", "width_"),
             "pairs": ("lag",),
         }
 
@@ -110,19 +113,27 @@ class LaggedCovariance:
             "earlier": before,
             "later": after,
             "scatter": (earlier - before).T @ (later - after),
+            "scatter_earlier": (earlier - before).T @ (earlier - before),
+            "scatter_later": (later - after).T @ (later - after),
         }
 
     def combine(self, a: State, b: State) -> State:
         n, m = a["pairs"][:, None], b["pairs"][:, None]
         before, after = b["earlier"] - a["earlier"], b["later"] - a["later"]
-        between = before[:, :, None] * after[:, None, :] * (n * m / (n + m))[:, :, None]
+        weight = (n * m / (n + m))[:, :, None]
+        shifts = {"scatter": (before, after), "scatter_earlier": (before, before), "scatter_later": (after, after)}
         return {
             "pairs": a["pairs"] + b["pairs"],
             "earlier": a["earlier"] + before * (m / (n + m)),
             "later": a["later"] + after * (m / (n + m)),
-            "scatter": a["scatter"] + b["scatter"] + between,
+            **{
+                name: a[name] + b[name] + left[:, :, None] * right[:, None, :] * weight
+                for name, (left, right) in shifts.items()
+            },
         }
 
     def finish(self, state: State) -> dict[str, Tensor]:
-        covariance = state["scatter"] / state["pairs"][:, None, None]
-        return {**{name: state[name] for name in ("pairs", "earlier", "later")}, "covariance": covariance}
+        pairs = state["pairs"][:, None, None]
+        names = {"covariance": "scatter", "covariance_earlier": "scatter_earlier", "covariance_later": "scatter_later"}
+        covariances = {name: state[scatter] / pairs for name, scatter in names.items()}
+        return {**{name: state[name] for name in ("pairs", "earlier", "later")}, **covariances}
