@@ -51,7 +51,7 @@ class TestTables:
         assert heads["head"].tolist() == [0, 1, 2, 3, 4, 5] * 3
         assert heads["kv_head"].tolist() == [0, 0, 0, 1, 1, 1] * 3
         assert heads["share_bias"].isna().all()  # a rotary model has no position bias: missing, not zero
-        assert heads["qk_trace"].isna().all()  # no lens has filled it yet
+        assert heads["induction_score"].isna().all()  # no lens has filled it yet
         assert heads["label"].isna().all()
 
     def test_provenance(self, folder: Path) -> None:

@@ -39,7 +39,7 @@ def test_torch_is_imported_only_when_needed() -> None:
 
 
 def test_public_names_exist_and_are_listed() -> None:
-    assert sorted(arm.__all__) == sorted({*arm._HOMES})
+    assert sorted(arm.__all__) == sorted({*arm._HOMES, "interventions"})
     assert all(getattr(arm, name) is not None for name in arm.__all__)
     with pytest.raises(AttributeError, match="nothing_here"):
         _ = arm.nothing_here

@@ -150,11 +150,24 @@ class TestLayers:
     def test_copied_tokens_share_everything(self) -> None:
         rng = np.random.default_rng(0)
         cov = np.cov(rng.standard_normal((500, 4)).T)
-        assert lens.token_information(cov, cov, 0.0, 4) == np.inf
-        assert lens.token_information(cov, np.zeros((4, 4)), 0.0, 4) == pytest.approx(0, abs=1e-12)
-        more, less = (lens.token_information(cov, 0.9 * cov, shrink, 4) for shrink in (0.0, 0.3))
+        assert lens.token_information(cov, cov, cov, 0.0, 4) == np.inf
+        assert lens.token_information(cov, cov, np.zeros((4, 4)), 0.0, 4) == pytest.approx(0, abs=1e-12)
+        more, less = (lens.token_information(cov, cov, 0.9 * cov, shrink, 4) for shrink in (0.0, 0.3))
         assert more == pytest.approx(-0.5 * 4 * np.log(1 - 0.81))
         assert less < more
+
+    def test_unrelated_tokens_show_the_floor_and_learned_positions_do_no_harm(self) -> None:
+        """Information is that of the pairs themselves: never an error, and for random tokens about the floor."""
+        atlas = arm.scan(sample_model("gpt2"), torch.randint(3, 99, (64, 16)), streams=tuple(STREAMS))
+        table = lens.layer_table(atlas, shrinkage=0.0, components=6)
+        assert table["mi_1"].notna().all()
+        found = atlas.group("input").sel(layer=0)
+        for name in ("earlier", "later"):
+            assert np.linalg.eigvalsh(found[f"lag_covariance_{name}"].to_numpy()[0]).min() > -1e-9
+        rows = lens.layer_table(
+            arm.scan(sample_model("llama"), torch.randint(3, 99, (64, 16)), streams=tuple(STREAMS)), 0.0
+        )
+        assert rows["mi_4"][0] == pytest.approx(rows["mi_floor"][0], rel=0.5)
 
     def test_what_is_missing_is_told(self) -> None:
         atlas = arm.scan(sample_model("llama"), TOKENS)

@@ -121,7 +121,7 @@ class TestNumbers:
 
     def test_only_what_was_asked_for_is_kept(self) -> None:
         atlas = arm.scan(sample_model("llama"), TOKENS, streams=("attention",))
-        assert set(atlas.tree.children) == {"attention", "corpus", "tables"}
+        assert set(atlas.tree.children) == {"attention", "corpus", "spectral", "tables"}
         with pytest.raises(arm.ArmillaryError, match="--streams attention"):
             atlas.group("residual")
 

@@ -135,9 +135,16 @@ class TestNoise:
 
     def test_an_empty_matrix_is_compared_with_nothing(self) -> None:
         row = against_random(np.zeros(8), (8, 8))
-        assert "mp_distance" not in row
+        assert np.isnan(row["mp_distance"])
         assert row["energy"] == 0
         assert np.isnan(row["stable_rank"])
+
+    def test_a_matrix_of_low_rank_is_not_compared_with_its_own_rounding(self) -> None:
+        rng = np.random.default_rng(5)
+        low = rng.standard_normal((48, 8)) @ rng.standard_normal((8, 48))
+        row = against_random(squared_singular_values(torch.from_numpy(low.astype(np.float32))), (48, 48))
+        assert np.isnan(row["mp_distance"])
+        assert np.isnan(row["outliers"])
 
     def test_large_matrices_go_through_float32_and_agree(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import armillary.lenses.spectral as lens
@@ -256,6 +263,13 @@ class TestFromFiles:
             arm.weigh(tmp_path)
         with pytest.raises(arm.ArmillaryError, match="holds no weights"):
             arm.describe(sample_model("llama").config).matrices(0)
+        broken = sample_model("llama")
+        with torch.no_grad():
+            broken.model.layers[2].mlp.up_proj.weight[0, 0] = torch.inf
+        with pytest.raises(arm.ArmillaryError, match="'up' of layer 2 holds NaN"):
+            arm.weigh(broken)
+        with pytest.raises(arm.ArmillaryError, match="weights alone"):
+            arm.weigh(sample_model("gpt2"), matrices=False).group("attention")
         atlas = arm.scan(sample_model("llama"), torch.randint(3, 99, (4, 12)))
         with pytest.raises(arm.ArmillaryError, match="armillary weights MODEL"):
             _ = atlas.matrices

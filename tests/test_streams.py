@@ -213,7 +213,7 @@ def test_chunk_norms(layout: str) -> None:
     rotary = Rotary((1.0, 0.1), layout, 10.0)  # type: ignore[arg-type]
     q, k, v = (torch.from_numpy(rng.normal(size=(3, heads, 7, 6))).float() for heads in (4, 2, 2))
     parts = [AttentionView(q[i : i + 1], k[i : i + 1], v[i : i + 1], 1.0) for i in range(3)]
-    found = merged(lambda: ChunkNorms((rotary,), 1), parts, rng)
+    found = merged(lambda: ChunkNorms((rotary,), 1, 7), parts, rng)
     channels = [(0, 2), (1, 3)] if layout == "half" else [(0, 1), (2, 3)]
     for name, vectors_ in (("q_norm", q), ("k_norm", k), ("v_norm", v)):
         wide = vectors_.double().numpy()[:, :, 1:]

@@ -29,8 +29,8 @@ def layer_table(atlas: "Atlas", shrinkage: float = SHRINKAGE, components: int = 
     logits, over heads and lags from 1 on, the Gaussian formula explains (1 is all; below 0 it is worse than their
     mean); variance_fit_independent: the same without the covariance of query and key. self_variance_ratio: predicted
     over observed where a token meets itself, median over heads (a norm keeps x near a sphere, which a Gaussian does not
-    know: expect more than 1). skewness, kurtosis: of the logits, mean over heads; 0 for a Gaussian. mixed_tokens: exp(entropy
-    of attention), mean over heads. token_cosine, rank_one_distance: of the residual stream that the layer reads.
+    know: expect more than 1). skewness, kurtosis: of the logits, mean over heads; 0 for a Gaussian. mixed_tokens:
+    exp(entropy of attention), mean over heads. token_cosine, rank_one_distance: of the residual stream that it reads.
     """
     if not 0 <= shrinkage <= 1:
         raise ArmillaryError(f"shrinkage {shrinkage} is not known: it lies between 0 (none) and 1 (only the radius)")

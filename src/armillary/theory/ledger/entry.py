@@ -37,15 +37,14 @@ class Number:
 
     def agrees(self, value: float) -> bool:
         """Whether the value is the measured one, to within its error."""
-        return (
-            _both_infinite(self.measured, value) or abs(self.measured - value) <= AGREES * self.error + self.tolerance
-        )
+        same = abs(self.measured - value) <= AGREES * self.error + self.tolerance
+        return bool(_both_infinite(self.measured, value) or same)
 
     def differs(self, value: float) -> bool:
         """Whether it is decisively another."""
         if _both_infinite(self.measured, value):
             return False
-        return not abs(self.measured - value) <= DIFFERS * self.error + self.tolerance
+        return not bool(abs(self.measured - value) <= DIFFERS * self.error + self.tolerance)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,17 @@ SUBJECTS = (
     "song_positions",
     "song_kernels",
     "wertich_gaussians",
+    "wertich_matrices",
+    "wertich_tokens",
     "wertich_softmax",
+    "wertich_slerp",
+    "wertich_exponentials",
     "wertich_bilinear",
     "wertich_attention",
     "bao_propagation",
     "bao_training",
     "barbero_rotary",
+    "barbero_numbers",
 )
 """The modules of this package that hold ENTRIES."""
 
