@@ -1,6 +1,6 @@
 """Break every closed form of theory/, one at a time, and see whether the ledger notices. Writes bench/mutations.json.
 
-python bench/mutations.py: some minutes on one core. A form that no check uses is listed; so is one that is broken unseen.
+python bench/mutations.py: some minutes on one core. Forms that no check uses, or that are broken unseen, are listed.
 """
 
 import importlib

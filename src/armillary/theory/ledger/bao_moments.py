@@ -343,7 +343,7 @@ def check_L12(rng: np.random.Generator) -> list[Evidence]:
 def check_L13(rng: np.random.Generator) -> list[Evidence]:
     d, t, i, scale = 6, 50, 15, 2.0
     turning = rng.standard_normal((d, d))
-    w, sigma = 0.3 * (symmetric(rng, d) + np.eye(d)) + (turning - turning.T) / 2, anisotropic(rng, d)
+    w, sigma = 0.3 * (symmetric(rng, d) + np.eye(d)) + turning - turning.T, anisotropic(rng, d)
     values = shares(draw_walks(rng, sigma, t, 20_000), w, scale)[:, i - 1]
     whole, half = (exact_moments(spectrum_of(one, sigma, scale), t) for one in (w, (w + w.T) / 2))
     found: list[Evidence] = []
