@@ -53,7 +53,7 @@ class ChunkNorms:
             "pairs": torch.tensor(float(tokens - q.shape[0]), dtype=torch.float64, device=q.device),
         }
         for name, part in (("q", q), ("k", k), ("v", v)):
-            state[f"{name}_norm"] = pairs(rotary, part[:, :, kept]).norm(dim=-1).sum((0, 2))
+            state[f"{name}_norm"] = _length(pairs(rotary, part[:, :, kept])).sum((0, 2))
         wide_k = k.repeat_interleave(group, 1)
         for name, query, key in (
             ("self", q[:, :, kept], wide_k[:, :, kept]),
@@ -101,11 +101,11 @@ def _alignment(
 ) -> State:
     """Sums of q_f.k_f, of |q_f||k_f| and of the cosine of q and k over pairs of tokens."""
     a, b = pairs(rotary, q), pairs(rotary, k)
-    lengths = q.norm(dim=-1) * k.norm(dim=-1)
+    lengths = _length(q) * _length(k)
     cosine = (q * k).sum(-1) / lengths.clamp(min=torch.finfo(q.dtype).tiny)
     return {
         f"{name}_product": scale * (a * b).sum(-1).sum((0, 2)),
-        f"{name}_bound": scale * (a.norm(dim=-1) * b.norm(dim=-1)).sum((0, 2)),
+        f"{name}_bound": scale * (_length(a) * _length(b)).sum((0, 2)),
         f"{name}_cosine": cosine.sum((0, 2)),
     }
 
@@ -135,6 +135,11 @@ def _row_sums(
         "other_rows": (visible.expand(batch, heads, rows).sum((0, 2)))[:, None],
         "change": scale**2 * (square - along.square() / number).clamp(min=0).sum((0, 2)),
     }
+
+
+def _length(vectors: Float[Tensor, "*dims e"]) -> Float[Tensor, "*dims"]:
+    """The lengths of the vectors; torch's own norm is several times slower on short ones."""
+    return vectors.square().sum(-1).sqrt()
 
 
 def _grouped(keys: Float[Tensor, "batch kv_head ..."], queries: Float[Tensor, "batch head ..."]) -> Tensor:
