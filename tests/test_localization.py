@@ -1,11 +1,16 @@
 """The localization lens: spectra from weights and data, rho observed and predicted, least entropy."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import armillary as arm
 from armillary.anatomy.samples import sample_model
+from armillary.cli import app
 from armillary.collector import STREAMS
 from armillary.lenses import localization as lens
 from armillary.streams import Stream
@@ -123,3 +128,14 @@ def test_equal_queries_and_keys_localise() -> None:
     assert (heads["xi"] > 0).all()
     assert (heads["regime"] == "middle").sum() + (heads["regime"] == "late").sum() == len(heads)
     assert heads["qk_symmetric_share"].min() > 0.999
+
+
+def test_the_command(tmp_path: Path) -> None:
+    atlas, page = tmp_path / "atlas", tmp_path / "page.html"
+    arm.scan(arm.bundled("llama"), out=atlas, streams=("positions", "attention"), length=32, sequences=16)
+    run = CliRunner().invoke(app, ["localization", str(atlas), "--json", "--html", str(page)])
+    assert run.exit_code == 0, run.output
+    assert len(json.loads(run.stdout)) == 6
+    assert "Which keys pass a signal" in page.read_text(encoding="utf-8")
+    one = CliRunner().invoke(app, ["localization", str(atlas), "--head", "1.2", "--json"])
+    assert len(json.loads(one.stdout)) == PLACES

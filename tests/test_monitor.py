@@ -72,6 +72,29 @@ def test_logits_far_too_large_are_told_at_once_and_once() -> None:
     assert len(said) == 1
 
 
+def test_modes_of_single_modules_are_kept_and_wrong_tokens_told() -> None:
+    model = small_model().train()
+    model.model.layers[0].eval()
+    snapshot(model, PROBE)
+    assert model.training
+    assert not model.model.layers[0].training
+    for wrong in (PROBE[0], PROBE[:, :2], PROBE + 99):
+        with pytest.raises(arm.ArmillaryError, match="tokens"):
+            snapshot(model, wrong)
+
+
+def test_heads_that_collapse_later_are_told_too() -> None:
+    model, said = small_model(), []
+    monitor = Monitor(model, PROBE, every=1, on_warning=said.append)
+    with torch.no_grad():
+        for step, layer in enumerate(model.model.layers):
+            layer.self_attn.q_proj.weight.mul_(300)
+            layer.self_attn.k_proj.weight.mul_(300)
+            monitor(step)
+    assert len(said) == 2
+    assert "1.0" in said[1]
+
+
 def test_tokens_that_are_all_alike_are_told() -> None:
     model = small_model()
     with torch.no_grad():

@@ -107,6 +107,15 @@ def test_channels_that_never_turn_are_an_entry_of_their_own() -> None:
     assert arm.scan(sample_model("llama"), TOKENS, streams=STREAMS).heads["still_share"].isna().all()
 
 
+def test_frequencies_are_those_of_the_texts_length() -> None:
+    """Where a scaling follows the length, the table has the frequencies of the scanned one."""
+    model = sample_model("llama/dynamic")
+    tokens = torch.randint(3, 99, (4, 64), generator=torch.Generator().manual_seed(1))
+    table = lens.frequency_table(arm.scan(model, tokens, streams=STREAMS))
+    expected = arm.describe(model).layers[0].position.at(64).frequencies  # type: ignore[union-attr]
+    np.testing.assert_allclose(table["radians"][: len(expected)], expected, rtol=1e-6)
+
+
 class TestRecommendation:
     def test_costs_fall_to_nothing_when_all_turn(self) -> None:
         atlas = arm.scan(sample_model("llama"), TOKENS, streams=STREAMS)

@@ -117,8 +117,8 @@ class TestConfig:
         [
             ("[modle]\n", "no section \\[modle\\]"),
             ("[model]\nlayer = 2\n", "no setting model.layer"),
-            ("[model]\nlayers = 'two'\n", "model.layers = 'two' is not a int"),
-            ("[model]\nlayers = true\n", "model.layers = True is not a int"),
+            ("[model]\nlayers = 'two'\n", "model.layers = 'two' is not a whole number"),
+            ("[model]\nlayers = true\n", "model.layers = True is not a whole number"),
             ("[model]\nfamily = 'bert'\n", "there are gpt2, llama, bloom"),
             ("[model]\nfamily = 'gpt2'\nposition = 'rope'\n", "it has learned, none"),
             ("[model]\nposition = 'p-rope'\n", "needs model.fraction"),
@@ -130,6 +130,15 @@ class TestConfig:
             ("[regulariser]\nkind = 'l2'\n", "there are none, locater, sigma-reparam"),
             ("[regulariser]\nkind = 'locater'\n", "needs regulariser.scale"),
             ("[data]\nheld_out = 1\n", "between 0 and 1"),
+            ("[training]\nlearning_rate = -1\n", "learning_rate = -1.0"),
+            ("[training]\nlearning_rate = nan\n", "learning_rate = nan"),
+            ("[training]\nsteps = 20\nwarmup = 20\n", "below the 20 steps"),
+            ("[training]\nseed = -1\n", "0 or more"),
+            ("[monitor]\nsequences = 0\n", "1 or more"),
+            ("[model]\nmlp = 0\n", "below 1"),
+            ("[model]\nbase = 1\n", "no falling frequencies"),
+            ("[model]\nfamily = 'gpt2'\nbase = 500\n", "no effect"),
+            ("[regulariser]\nscale = 0.5\n", "has settings but"),
             ("model = 3\n", "must be a section"),
             ("[model\n", "is not TOML"),
         ],
@@ -140,11 +149,40 @@ class TestConfig:
         with pytest.raises(arm.ArmillaryError, match=said):
             read_config(path)
 
-    def test_too_little_text(self, tmp_path: Path) -> None:
+    def test_too_little_text_and_then_enough(self, tmp_path: Path) -> None:
+        """A run that could not start does not block its correction."""
         chosen = config(tmp_path)
         (tmp_path / "text.txt").write_text("short")
         with pytest.raises(arm.ArmillaryError, match="are held out"):
             train_run(chosen, tmp_path / "run")
+        better = config(tmp_path, training=dict(steps=6))
+        assert train_run(better, tmp_path / "run")["steps"] == 6
+
+    def test_usual_settings_keep_checkpoints(self) -> None:
+        usual = from_dict({})
+        assert usual.training.checkpoint_every < usual.training.steps
+        assert usual.training.warmup < usual.training.steps
+
+
+def test_p_rope_counts_exactly_where_transformers_loses_an_angle(tmp_path: Path) -> None:
+    """LEDGER B21: 58 % of 50 frequencies are 29."""
+    chosen = config(tmp_path, model=dict(heads=1, width=100, position="p-rope", fraction=0.58))
+    model, _ = build(chosen, read_text(chosen))
+    assert int((model.model.rotary_emb.inv_freq != 0).sum()) == 29
+    assert sum(g != 0 for g in arm.describe(model).layers[0].position.frequencies) == 29
+
+
+def test_trained_schemes_are_not_undone(tmp_path: Path) -> None:
+    from armillary.interventions import rotary
+    from armillary.interventions.frequencies import refuse_without_rotary
+
+    chosen = config(tmp_path, model=dict(position="reversed", fraction=0.5))
+    model, _ = build(chosen, read_text(chosen))
+    with pytest.raises(arm.ArmillaryError, match="would undo"), rotary(model, base=500.0):
+        pass
+    still, _ = build(config(tmp_path, model=dict(position="none")), read_text(chosen))
+    with pytest.raises(arm.ArmillaryError, match="no frequency"):
+        refuse_without_rotary(still)
 
 
 def test_the_commands(tmp_path: Path) -> None:
@@ -171,3 +209,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "is not a training run" in str(wrong.exception)
     missing = CliRunner().invoke(app, ["train", str(tmp_path / "none.toml")])
     assert "cannot be read" in str(missing.exception)
+    (tmp_path / "bare").write_text("")
+    assert "no suffix" in str(CliRunner().invoke(app, ["train", str(tmp_path / "bare")]).exception)
+    (tmp_path / "small" / "run.json").write_text("{")
+    assert "cannot be read" in str(CliRunner().invoke(app, ["runs", str(tmp_path / "small")]).exception)

@@ -233,9 +233,9 @@ def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
             groups.setdefault(group, {})[label] = (dims, tensor.cpu().numpy())
         if hasattr(stream.statistic, "lags"):
             groups[group]["lag"] = (("lag",), np.array(stream.statistic.lags))
-        if kind == "chunk" and hasattr(stream.statistic, "rotary"):
+        if kind == "chunk" and hasattr(stream.statistic, "plain") and hasattr(stream.statistic, "rotary"):
             count = next(len(rotary.frequencies) for rotary in stream.statistic.rotary if rotary is not None)
-            turns = [[np.nan] * count if r is None else r.frequencies for r in stream.statistic.rotary]
+            turns = [[np.nan] * count if r is None else r.frequencies for r in stream.statistic.plain]
             groups[group]["radians_per_token"] = (("layer", "frequency"), np.array(turns))
     return groups
 

@@ -35,6 +35,7 @@ for command in (
     atlas.compare,
     weights.weights,
     weights.gaussian,
+    weights.localization,
     intervene.intervene,
     map.map_attention,
     rope.frequencies,
@@ -60,5 +61,6 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as ended:
         if ended.code == 130:  # Ctrl-C
-            typer.echo("armillary: stopped; what was finished is kept, and a scan goes on with --resume", err=True)
+            said = "stopped; what was finished is kept: a scan goes on with --resume, training when started again"
+            typer.echo(f"armillary: {said}", err=True)
         raise

@@ -41,6 +41,16 @@ def parse_sweep(text: str) -> tuple[str, list[float]]:
     return name.strip(), numbers
 
 
+def check_sweep(model: Any, what: str, values: Sequence[float]) -> None:
+    """Raise before any long work if a value makes no encoding, or the model predicts nothing."""
+    if not predicts(model):
+        raise ArmillaryError(f"{type(model).__name__} does not predict the next token: a sweep has no loss to compare")
+    for value in values:
+        setting: dict[str, Any] = {what: value}
+        with rotary(model, **setting):
+            pass
+
+
 def sweep(
     model: Any,
     atlas: Atlas,

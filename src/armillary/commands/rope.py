@@ -27,6 +27,8 @@ def frequencies(
     from armillary.dossier import head_row, parse_head
     from armillary.lenses import rotary as lens
 
+    if head is not None and layer is not None:
+        raise ArmillaryError("--head names a layer already: leave --layer out")
     if text is not None and (head is None or html is None):
         raise ArmillaryError("--text draws one head on a text: give --head and --html with it")
     atlas = open_atlas(folder)
@@ -52,8 +54,12 @@ def frequencies(
         if head is not None:
             tables.show(table.drop(columns=["layer", "head"]), title=f"The frequencies of head {head}, fastest first")
         else:
-            means = table.groupby("frequency")[["radians", "turns", "q_norm", "k_norm", "v_norm", "share", "change"]]
-            tables.show(means.mean().reset_index(), title="Frequencies, fastest first, means over heads")
+            measures = ["turns", "q_norm", "k_norm", "v_norm", "share", "change"]
+            means = table.groupby(["radians", "frequency"], dropna=False)[measures].mean().reset_index()
+            shown = means.sort_values("radians", ascending=False)[["frequency", "radians", *measures]]
+            tables.show(
+                shown, title="Frequencies, fastest first, means over heads (0 radians: channels that never turn)"
+            )
         tables.show(found, title="Bands: where a head spends its norm", limit=20)
         typer.echo(
             f"Recommended p: {recommended.p:.2f} ({recommended.kept} of {recommended.frequencies} frequencies turn); "
@@ -76,8 +82,8 @@ def frequencies(
             loaded = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
             tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
             used = lens.token_frequencies(loaded, tokenizer, at, number, text)
-            shown = {"lengths of q": used.q, "lengths of k": used.k}
-            drawn.insert(0, figures.token_usage(shown, list(used.tokens), f"Head {head}, token by token"))
+            lengths = {"lengths of q": used.q, "lengths of k": used.k}
+            drawn.insert(0, figures.token_usage(lengths, list(used.tokens), f"Head {head}, token by token"))
         write_page(html, f"Rotary frequencies of {atlas.attrs['model']['name']}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)
 
@@ -105,12 +111,13 @@ def rope(
     from armillary.models import load, load_tokenizer
     from armillary.progress import ScanBar
     from armillary.scanning import needs_tokenizer, scan
-    from armillary.sweeping import parse_sweep
+    from armillary.sweeping import check_sweep, parse_sweep
     from armillary.sweeping import sweep as run_sweep
 
     what, values = parse_sweep(sweep)
     loaded = load(model, trust_remote_code=trust_remote_code)
     refuse_without_rotary(loaded)
+    check_sweep(loaded, what, values)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if needs_tokenizer(corpus) else None
     with ScanBar() as bar:
         atlas = scan(
@@ -132,7 +139,8 @@ def rope(
             }
         )
     else:
-        tables.show(found.table, title="Loss in nats per token; costs are foretold changes of the logits")
+        costs = "; costs are foretold changes of the logits" if what == "p" else ""
+        tables.show(found.table, title=f"Loss in nats per token{costs}")
         typer.echo(
             f"Recommended p: {found.recommended.p:.2f}, for {found.recommended.cost:.2%} of the logits' variance."
         )

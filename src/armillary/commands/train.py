@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from armillary.commands.options import AsJson, Html
+from armillary.errors import ArmillaryError
 
 
 def train(
@@ -28,13 +29,15 @@ def train(
     from armillary.commands.options import print_json
     from armillary.figures.training import training_curves
     from armillary.training.config import read_config
-    from armillary.training.run import train_run
+    from armillary.training.run import rotary_change, train_run
     from armillary.training.runs import read_run, side_by_side
 
     settings = read_config(config)
     if seed is not None:
         settings = replace(settings, training=replace(settings.training, seed=seed))
     folder = out or config.with_suffix("")
+    if folder == config:
+        raise ArmillaryError(f"{config} has no suffix to take off: name the run's folder with --out")
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("training", total=settings.training.steps)
 
@@ -49,6 +52,8 @@ def train(
     else:
         tables.show(side_by_side([run]))
         typer.echo(f"{folder}: the model is in {folder / 'model'}, the curves in {folder / 'figure.html'}")
+        if rotary_change(settings):
+            typer.echo("Load it with armillary.load: plain transformers would let all of its frequencies turn.")
     if not as_json and result["monitor_overhead"] > 0:
         typer.echo(f"The monitor took {result['monitor_overhead']:.1%} of the time.")
 

@@ -114,3 +114,35 @@ def gaussian(
             raise ArmillaryError("there is nothing to draw without the stream 'lags': scan with --streams ...,lags")
         write_page(html, f"The Gaussian view of {atlas.attrs['model']['name']}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)
+
+
+def localization(
+    folder: Folder,
+    head: Annotated[str | None, typer.Option(help="LAYER.HEAD: rho by place, predicted and observed.")] = None,
+    html: Html = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print where attention can pass a signal: regimes, entropy and its least, rank-one distances, by layer."""
+    from armillary import tables
+    from armillary.atlas import open_atlas
+    from armillary.dossier import head_row, parse_head
+    from armillary.lenses import localization as lens
+
+    atlas = open_atlas(folder)
+    if head is not None:
+        layer, number = parse_head(head)
+        head_row(atlas, layer, number)
+        table = lens.propagation_table(atlas).query(f"layer == {layer} and head == {number}")
+    else:
+        table = lens.layer_table(atlas)
+    if as_json:
+        typer.echo(tables.as_json(table))
+    else:
+        tables.show(table)
+    if html is not None:
+        from armillary.figures import write_page
+        from armillary.figures.localization import propagation_curves, regime_map
+
+        drawn = [regime_map(atlas.heads), propagation_curves(lens.propagation_table(atlas))]
+        write_page(html, f"Localization in {atlas.attrs['model']['name']}", drawn)
+        typer.echo(f"The figures are in {html}", err=as_json)

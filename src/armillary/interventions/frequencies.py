@@ -46,6 +46,11 @@ def rotary(
     longrope), each text's are changed as it comes.
     """
     asked = dict(p=p, base=base, reversed=reversed, partial=partial, nope=nope)
+    if (base is not None or partial is not None) and getattr(transformer_of(model).config, "armillary_rotary", None):
+        raise ArmillaryError(
+            "this model was trained with other frequencies than its base and width say, and base and partial would undo "
+            "that: p and nope can be tried"
+        )
     places = _places(model, describe(model))
     changes = [(place, changed_rotary(place.rotary, **asked)) for place in places]  # type: ignore[arg-type]
     changes = [(place, new) for place, new in changes if new != place.rotary]
@@ -273,6 +278,8 @@ def _places(model: nn.Module, anatomy: Anatomy) -> list[_Place]:
             f"where this {anatomy.family} model keeps rotary frequencies is not known: {anatomy.missing}"
         )
     encodings = {layer.index: layer.position for layer in anatomy.layers if isinstance(layer.position, Rotary)}
+    if encodings and not any(g for rotary in encodings.values() for g in rotary.frequencies):
+        raise ArmillaryError(f"no frequency of this {anatomy.family} model turns: it has no rotary encoding in use")
     if not encodings:
         raise ArmillaryError(
             f"this {anatomy.family} model has no rotary encoding ({_other(anatomy)}): it has no frequencies to change"

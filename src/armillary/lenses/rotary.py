@@ -23,7 +23,7 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     tightness); rotation_change: what the logits would lose if no frequency turned (sum over frequencies, over the
     logits' own sum of squares).
     """
-    if not has_frequencies(atlas):
+    if not turns_at_all(atlas):
         return pd.DataFrame()
     found = frequency_arrays(atlas)
     high = np.where(found.turns >= 1, found.share, 0.0).sum(-1)
@@ -42,6 +42,11 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
 def has_frequencies(atlas: "Atlas") -> bool:
     """Whether the scan kept what this lens needs."""
     return atlas.has("rotary") and atlas.has("attention") and "channel_share" in atlas.group("attention")
+
+
+def turns_at_all(atlas: "Atlas") -> bool:
+    """Whether any frequency of the model turns."""
+    return has_frequencies(atlas) and bool(np.nansum(np.abs(atlas.group("rotary")["radians_per_token"].to_numpy())))
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
     """The arrays of an atlas of a rotary model."""
     if not has_frequencies(atlas):
         kinds = {layer["position"]["kind"] for layer in atlas.attrs["anatomy"]["layers"] if layer["position"]}
+        if atlas.attrs["anatomy"]["missing"]:
+            raise ArmillaryError(f"rotary frequencies are not known here: {atlas.attrs['anatomy']['missing']}")
         if "Rotary" in kinds:
             raise ArmillaryError("this atlas has no rotary chunks: scan with the streams attention and chunks")
         raise ArmillaryError(
@@ -75,6 +82,8 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
     channels = attention["channel_share"].to_numpy()
     layers, heads, width = channels.shape
     radians = rotary["radians_per_token"].to_numpy()
+    if not np.nansum(np.abs(radians)):
+        raise ArmillaryError(f"no frequency of {atlas.attrs['model']['name']} turns: it has no rotary encoding in use")
     count = radians.shape[1]
     share = np.full((layers, heads, count), np.nan)
     still = np.full((layers, heads), np.nan)

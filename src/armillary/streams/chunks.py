@@ -27,7 +27,7 @@ class ChunkNorms:
 
     def __init__(self, rotary: tuple[Rotary | None, ...], skip: int, length: int) -> None:
         self.rotary = rotary
-        self._plain = tuple(None if one is None else replace(one.at(length), factor=1.0) for one in rotary)
+        self.plain = tuple(None if one is None else replace(one.at(length), factor=1.0) for one in rotary)
         self.skip = skip
         by_head = ("self", "previous", "first", "other")
         self.dims: dict[str, tuple[str, ...]] = {
@@ -41,7 +41,7 @@ class ChunkNorms:
         }
 
     def measure(self, batch: AttentionView) -> State:
-        rotary, plain = self.rotary[batch.layer], self._plain[batch.layer]
+        rotary, plain = self.rotary[batch.layer], self.plain[batch.layer]
         assert rotary is not None
         assert plain is not None
         q, k, v = (wide(part) for part in (batch.q, batch.k, batch.v))

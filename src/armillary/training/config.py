@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import asdict, dataclass, field, fields
+from math import inf
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -62,7 +63,7 @@ class RunConfig:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
-    training: TrainSettings = field(default_factory=lambda: TrainSettings(steps=500, length=128))
+    training: TrainSettings = field(default_factory=lambda: TrainSettings(**_usual_training({})))
     regulariser: RegulariserConfig = field(default_factory=RegulariserConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
 
@@ -108,6 +109,26 @@ def check(config: RunConfig) -> None:
     for name in ("steps", "batch", "checkpoint_every"):
         if getattr(training, name) < 1:
             raise ArmillaryError(f"training.{name} = {getattr(training, name)}: it must be 1 or more")
+    for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("final_rate", -1e-300), ("weight_decay", -1e-300)):
+        if not least < getattr(training, name) < inf:
+            raise ArmillaryError(f"training.{name} = {getattr(training, name)}: it must be a number above 0 (or 0)")
+    if not 0 <= training.warmup < training.steps:
+        raise ArmillaryError(f"training.warmup = {training.warmup}: it must be below the {training.steps} steps")
+    if not 0 <= training.seed < 2**63:
+        raise ArmillaryError(f"training.seed = {training.seed}: it must be 0 or more, below 2^63")
+    for name in ("every", "sequences"):
+        if getattr(config.monitor, name) < 1:
+            raise ArmillaryError(f"monitor.{name} = {getattr(config.monitor, name)}: it must be 1 or more")
+    if model.mlp is not None and (model.mlp < 1 or model.family == "bloom"):
+        raise ArmillaryError(f"model.mlp = {model.mlp} does not go with family {model.family!r}, or is below 1")
+    if not 1 < model.base < inf:
+        raise ArmillaryError(f"model.base = {model.base} gives no falling frequencies: it must be above 1")
+    if model.base != ModelConfig.base and (model.family != "llama" or position_of(model) == "none"):
+        raise ArmillaryError(f"model.base has no effect on model.position = {position_of(model)!r}: leave it out")
+    if config.regulariser.kind == "none" and config.regulariser != RegulariserConfig():
+        raise ArmillaryError(
+            "[regulariser] has settings but kind = 'none': say which kind, 'locater' or 'sigma-reparam'"
+        )
     if training.length < 4:
         raise ArmillaryError(f"training.length = {training.length}: windows need 4 tokens or more")
     if config.regulariser.kind not in REGULARISERS:
@@ -150,14 +171,21 @@ def from_dict(given: dict[str, Any]) -> RunConfig:
         raise ArmillaryError(
             f"there is no section [{unknown[0]}]: there are {', '.join(f'[{name}]' for name in parts)}"
         )
-    defaults = {"training": {"steps": 500, "length": 128}}
     made = {}
     for name, kind in parts.items():
         section = given.get(name, {})
         if not isinstance(section, dict):
             raise ArmillaryError(f"{name} must be a section, [{name}], not {section!r}")
-        made[name] = kind(**{**defaults.get(name, {}), **_checked(name, kind, section)})
+        chosen = _checked(name, kind, section)
+        made[name] = kind(**(_usual_training(chosen) if name == "training" else chosen))
     return RunConfig(**made)
+
+
+def _usual_training(chosen: dict[str, Any]) -> dict[str, Any]:
+    """What the section leaves out: a tenth of the steps to warm up, a checkpoint after each tenth."""
+    steps = chosen.get("steps", 500)
+    tenth = max(1, steps // 10) if steps > 1 else 0
+    return {"steps": steps, "length": 128, "warmup": tenth, "checkpoint_every": max(1, tenth), **chosen}
 
 
 def _checked(section: str, kind: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +199,8 @@ def _checked(section: str, kind: Any, given: dict[str, Any]) -> dict[str, Any]:
         if float in allowed and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, tuple(allowed)) or (isinstance(value, bool) and bool not in allowed):
-            names = " or ".join(one.__name__ for one in allowed if one is not type(None))
-            raise ArmillaryError(f"{section}.{key} = {value!r} is not a {names}")
+            words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+            names = " or ".join(words[one] for one in allowed if one is not type(None))
+            raise ArmillaryError(f"{section}.{key} = {value!r} is not {names}")
         found[key] = value
     return found

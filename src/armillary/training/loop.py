@@ -71,10 +71,10 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         if not math.isfinite(value := float(loss.detach())):
             raise ArmillaryError(f"the loss became {value} at step {step}: lower the learning rate")
+        if on_step is not None:  # before the checkpoint, so that nothing after it is missing from a log
+            on_step(step, value)
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             _save(model, optimizer, settings, step + 1, folder)
-        if on_step is not None:
-            on_step(step, value)
     model.eval()
 
 
@@ -111,6 +111,12 @@ def mean_loss(model: Any, tokens: Integer[np.ndarray, "token"], length: int, bat
     rows = torch.from_numpy(tokens[: windows * length].reshape(windows, length).astype(np.int64))
     losses = [float(model(input_ids=ids, labels=ids).loss) * len(ids) for ids in rows.split(batch)]
     return sum(losses) / windows
+
+
+def last_checkpoint(folder: Path) -> int:
+    """The step that a resumed run goes on with: that of the last checkpoint that is whole."""
+    whole = (path for path in sorted(folder.glob("checkpoint-????????.pt"), reverse=True) if read_checked(path))
+    return next((int(path.stem.removeprefix("checkpoint-")) for path in whole), 0)
 
 
 def _decayed(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:

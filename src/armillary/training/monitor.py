@@ -1,11 +1,13 @@
 """Watch attention while a model trains: spectra, entropy, rank, logits; a warning, with names, when it collapses."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +55,24 @@ class Snapshot:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for the log."""
-        heads = {name: np.round(values, 6).tolist() for name, values in self.heads.items()}
         return {
             "step": self.step,
-            **self.summary(),
-            "heads": heads,
-            "layers": self.layers.tolist(),
+            **{name: value if isfinite(value) else None for name, value in self.summary().items()},
+            "heads": {name: _finite(values) for name, values in self.heads.items()},
+            "layers": _finite(self.layers),
             "warnings": list(self.warnings),
         }
 
 
+def _finite(values: Float[np.ndarray, "*n"]) -> list[Any]:
+    """Rounded, with null for what is not finite: JSON has no NaN."""
+    rounded = np.round(values, 6).astype(object)
+    rounded[~np.isfinite(values)] = None
+    return list(rounded.tolist())
+
+
 @torch.no_grad()
-def snapshot(model: nn.Module, tokens: Int[Tensor, "batch token"], step: int = 0, skip: int = 1) -> Snapshot:
+def snapshot(model: nn.Module, tokens: Int[Tensor, "..."], step: int = 0, skip: int = 1) -> Snapshot:
     """Run a probe batch through the model and measure every head; the model is left as it was, mode and all.
 
     eigen_mean = tr(W)/d and eigen_scale = sqrt(|W|_F^2/d - eigen_mean^2) of W = W_q W_k' (for a symmetric W: mean and
@@ -84,7 +92,8 @@ def snapshot(model: nn.Module, tokens: Int[Tensor, "batch token"], step: int = 0
     def on_residual(layer: int, h: Tensor) -> None:
         similarity.update(layer, h)
 
-    with _evaluating(model):
+    _check(tokens, skip, anatomy.vocabulary)
+    with evaluating(model):
         follows = bool(find_stack(model, anatomy).blocks)
         with Tap(model, on_attention, on_residual if follows else None):
             entry(model)(input_ids=tokens.to(next(model.parameters()).device))
@@ -149,14 +158,25 @@ def collapses(taken: Snapshot) -> Iterator[str]:
         yield f"rank collapse at step {taken.step}: after layer {names} all tokens are nearly one vector{which}"
 
 
+def _check(tokens: Int[Tensor, "..."], skip: int, vocabulary: int) -> None:
+    if tokens.dim() != 2 or tokens.shape[1] < skip + 2:
+        raise ArmillaryError(
+            f"a monitor's tokens are (sequence, token) with {skip + 2} tokens or more, not {tuple(tokens.shape)}"
+        )
+    if vocabulary and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
+        raise ArmillaryError(f"the monitor's tokens are not all between 0 and {vocabulary - 1}, the model's vocabulary")
+
+
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = model.training
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and every module of it in its own mode again afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 Tracker = Callable[[int, dict[str, float]], None]
@@ -173,7 +193,7 @@ class Monitor:
     """
 
     model: nn.Module
-    tokens: Int[Tensor, "batch token"]
+    tokens: Int[Tensor, "..."]
     every: int = 50
     log: Path | None = None
     trackers: Sequence[Tracker] = ()
@@ -203,9 +223,9 @@ class Monitor:
         for track in (*self.trackers, *open_trackers()):
             track(step, {f"attention/{name}": value for name, value in taken.summary().items()})
         for sentence in taken.warnings:
-            kind = sentence.split(" at step")[0]
-            if kind not in self._told:
-                self._told.add(kind)
+            news = re.sub(r" at step \d+|logits up to \S+", "", sentence)  # the same heads again are no news
+            if news not in self._told:
+                self._told.add(news)
                 self.on_warning(sentence)
         self._spent += time.perf_counter() - begun
         return taken

@@ -11,9 +11,11 @@ RUN/result.json      held-out loss, time, warnings
 import copy
 import json
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,17 @@ import numpy as np
 import torch
 from jaxtyping import Integer
 
+from armillary.corpora import split_sources
 from armillary.errors import ArmillaryError
-from armillary.files import write_atomically
+from armillary.files import write_atomically, write_problem
 from armillary.models import load_tokenizer
 from armillary.shards import differences
 from armillary.sources import documents
+from armillary.theory.rotary import kept_count
 from armillary.training.bundled import bundled
 from armillary.training.config import RunConfig, position_of
-from armillary.training.loop import Part, mean_loss, train
-from armillary.training.monitor import Monitor
+from armillary.training.loop import Part, last_checkpoint, mean_loss, train
+from armillary.training.monitor import Monitor, evaluating
 from armillary.training.regularizers import LocAteR, merge_sigma_reparam, sigma_reparam
 from armillary.verified import versions
 
@@ -52,29 +56,23 @@ def train_run(
     config: RunConfig, folder: Path, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
     """Train what the configuration says, or go on with it; returns what result.json holds."""
-    _begin(config, folder)
+    _refuse_other(config, folder)
     if (folder / "result.json").is_file():
         return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
     text = read_text(config)
     model, penalty = build(config, text)
-    done = _last_checkpoint(folder / "work")
+    _note(config, folder)  # not before it is clear that the run can start
+    done = last_checkpoint(folder / "work")
     for name in ("loss.jsonl", "attention.jsonl"):
         _truncate(folder / name, done)
     length = config.training.length
     probe = text.held_out[: config.monitor.sequences * length].reshape(-1, length)
-    said: list[str] = []
-
-    def warn(sentence: str) -> None:
-        said.append(sentence)
-        if on_warning is not None:
-            on_warning(sentence)
-
     monitor = Monitor(
         model,
         torch.from_numpy(probe.astype(np.int64)),
         config.monitor.every,
         log=folder / "attention.jsonl",
-        on_warning=warn,
+        on_warning=on_warning or (lambda sentence: None),
     )
     begun = time.perf_counter()
 
@@ -104,7 +102,7 @@ def train_run(
         "steps": config.training.steps,
         "seconds": time.perf_counter() - begun,
         "monitor_overhead": monitor.overhead,
-        "warnings": said,
+        "warnings": _warnings(folder / "attention.jsonl"),
         "versions": versions(),
     }
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
@@ -116,7 +114,9 @@ def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shape = config.model
-    ids = dict(vocab_size=len(text.tokenizer), bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    end = text.tokenizer.eos_token_id
+    start = end if text.tokenizer.bos_token_id is None else text.tokenizer.bos_token_id
+    ids = dict(vocab_size=len(text.tokenizer), bos_token_id=start, eos_token_id=end, pad_token_id=None)
     length = config.training.length
     if shape.family == "llama":
         settings: dict[str, Any] = dict(
@@ -148,6 +148,7 @@ def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
     chosen.use_cache = False
     torch.manual_seed(config.training.seed)
     model = AutoModelForCausalLM.from_config(chosen)
+    model.loss_type = "ForCausalLM"
     if scheme:
         from armillary.interventions.frequencies import apply
 
@@ -174,13 +175,21 @@ def rotary_change(config: RunConfig) -> dict[str, Any] | None:
         "none": {"nope": True},
         "partial": {"partial": shape.fraction},
         "reversed": {"p": shape.fraction, "reversed": True},
+        **({} if _proportional(config) else {"p-rope": {"p": shape.fraction}}),
     }
     return changes.get(position_of(shape))
 
 
+def _proportional(config: RunConfig) -> bool:
+    """Whether transformers' 'proportional' keeps as many frequencies as p-RoPE should (its floor can lose one)."""
+    shape = config.model
+    width = shape.width // shape.heads
+    return int((shape.fraction or 0.0) * width // 2) == kept_count(shape.fraction or 0.0, width // 2)
+
+
 def _rope(config: RunConfig) -> dict[str, Any]:
     """rope_parameters; p-RoPE is transformers' own 'proportional', so that a saved model needs nothing of ours."""
-    if position_of(config.model) != "p-rope":
+    if position_of(config.model) != "p-rope" or not _proportional(config):
         return dict(rope_type="default", rope_theta=config.model.base)
     return dict(rope_type="proportional", rope_theta=config.model.base, partial_rotary_factor=config.model.fraction)
 
@@ -192,7 +201,10 @@ def read_text(config: RunConfig) -> Text:
     if tokenizer.eos_token_id is None:
         raise ArmillaryError(f"the tokenizer {name} has no end-of-text token, which stands between documents")
     rows: list[int] = []
-    for count, document in enumerate(documents(config.data.corpus)):
+    if config.data.corpus == "builtin:random":
+        raise ArmillaryError("there is nothing to learn from builtin:random: give text")
+    texts = chain.from_iterable(documents(source) for source in split_sources(config.data.corpus))
+    for count, document in enumerate(texts):
         if config.data.documents is not None and count >= config.data.documents:
             break
         rows += [
@@ -211,35 +223,43 @@ def read_text(config: RunConfig) -> Text:
 
 
 def _held_out(model: Any, tokens: Integer[np.ndarray, "token"], length: int, windows: int | None) -> float:
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         return mean_loss(model, tokens if windows is None else tokens[: windows * length], length)
-    finally:
-        model.train(training)
 
 
-def _begin(config: RunConfig, folder: Path) -> None:
-    """Note what is trained here; refuse to mix two runs."""
+def _warnings(log: Path) -> list[str]:
+    """Every warning of the run, also of sessions before this one, each once."""
+    rows = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()) if log.is_file() else ()
+    told = {re.sub(r" at step \d+", "", sentence): sentence for row in rows for sentence in reversed(row["warnings"])}
+    return list(told.values())
+
+
+def _refuse_other(config: RunConfig, folder: Path) -> None:
+    """Two runs are not mixed; one that has no checkpoint yet may still change its settings."""
+    if folder.exists() and not folder.is_dir():
+        raise ArmillaryError(f"{folder} is a file: a run needs a folder; give another with --out")
     record = folder / "run.json"
-    if record.is_file():
-        before = json.loads(record.read_text(encoding="utf-8"))
+    if record.is_file() and (last_checkpoint(folder / "work") or (folder / "result.json").is_file()):
+        try:
+            before = json.loads(record.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ArmillaryError(f"{record} cannot be read ({error}): train into another folder") from error
         different = differences(before, json.loads(json.dumps(config.as_dict())))
         if different:
             raise ArmillaryError(
                 f"{folder} holds a run with other settings ({'; '.join(different[:3])}): train into another folder"
             )
-        return
-    if folder.exists() and any(folder.iterdir()):
+    elif not record.is_file() and folder.exists() and any(folder.iterdir()):
         raise ArmillaryError(f"{folder} holds other files: choose a new or empty folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(record, json.dumps(config.as_dict(), indent=1).encode())
 
 
-def _last_checkpoint(work: Path) -> int:
-    """The step that a resumed run goes on with."""
-    steps = [int(path.stem.removeprefix("checkpoint-")) for path in work.glob("checkpoint-????????.pt")]
-    return max(steps, default=0)
+def _note(config: RunConfig, folder: Path) -> None:
+    """Write down what is trained here."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArmillaryError(write_problem(folder, error)) from error
+    write_atomically(folder / "run.json", json.dumps(config.as_dict(), indent=1).encode())
 
 
 def _truncate(path: Path, step: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from armillary.errors import ArmillaryError
+from armillary.training.config import POSITIONS, from_dict
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,17 @@ def read_run(folder: Path) -> RunHistory:
     if not record.is_file():
         raise ArmillaryError(f"{folder} is not a training run: a run is what `armillary train CONFIG.toml` writes")
     result = folder / "result.json"
+    try:
+        config = from_dict(json.loads(record.read_text(encoding="utf-8"))).as_dict()
+        finished = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else None
+    except (ValueError, TypeError, ArmillaryError) as error:
+        raise ArmillaryError(f"the run in {folder} cannot be read: {error}") from error
     return RunHistory(
         name=folder.name,
-        config=json.loads(record.read_text(encoding="utf-8")),
+        config=config,
         loss=_lines(folder / "loss.jsonl"),
         attention=_lines(folder / "attention.jsonl").drop(columns=["heads", "layers", "warnings"], errors="ignore"),
-        result=json.loads(result.read_text(encoding="utf-8")) if result.is_file() else None,
+        result=finished,
     )
 
 
@@ -40,9 +46,11 @@ def _lines(path: Path) -> pd.DataFrame:
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:  # a run that is being written now
             break
+        if isinstance(row, dict):
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -54,10 +62,17 @@ def side_by_side(runs: list[RunHistory]) -> pd.DataFrame:
         row: dict[str, Any] = {
             "run": run.name,
             "family": model["family"],
-            "position": model["position"] or "usual",
+            "position": model["position"] or POSITIONS[model["family"]][0],
+            "fraction": model["fraction"],
             "layers": model["layers"],
+            "heads": model["heads"],
             "width": model["width"],
             "regulariser": regulariser["kind"],
+            **(
+                {"scale": regulariser["scale"], "mean": regulariser["mean"], "target": str(regulariser["target"])}
+                if regulariser["kind"] == "locater"
+                else {}
+            ),
             "seed": run.config["training"]["seed"],
             "steps": int(run.loss["step"].iloc[-1]) + 1 if len(run.loss) else 0,
             "finished": run.result is not None,

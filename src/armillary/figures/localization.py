@@ -1,0 +1,63 @@
+"""Localization: the heads in the plane of xi and eta, and which keys pass a signal."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from armillary.figures.style import styled
+
+COLOURS = {
+    "late": "#1f77b4",
+    "middle": "#2a9d5c",
+    "early": "#9467bd",
+    "uniform": "#999999",
+    "vanishing": "#c0392b",
+}
+
+
+def regime_map(heads: pd.DataFrame) -> go.Figure:
+    """Every head by the mean (r) and the scale (eta) of its spectrum, coloured by regime; |r| > 2 localises."""
+    figure = go.Figure()
+    for regime, part in heads.groupby("regime"):
+        figure.add_scatter(
+            x=part["r"],
+            y=part["eta"],
+            mode="markers",
+            name=str(regime),
+            marker=dict(color=COLOURS.get(str(regime), "#444"), size=8),
+            text=[f"head {row.layer}.{row.head}" for row in part.itertuples()],
+        )
+    for edge in (-2, 2):
+        figure.add_vline(edge, line=dict(color="grey", dash="dot"))
+    figure.update_xaxes(title="r = tr(W) / lambda").update_yaxes(title="eta", rangemode="tozero")
+    return styled(figure, "Heads by their eigenspectrum (Sigma = I)")
+
+
+def propagation_curves(table: pd.DataFrame) -> go.Figure:
+    """rho by the place of the key, mean over the heads of each layer: observed and predicted."""
+    known = ("observed", "predicted", "predicted_data")
+    names = [name for name in known if name in table and table[name].notna().any()]
+    titles = {
+        "observed": "observed",
+        "predicted": "predicted from the weights",
+        "predicted_data": "predicted, measured Sigma",
+    }
+    figure = make_subplots(1, max(1, len(names)), subplot_titles=[titles[name] for name in names], shared_yaxes=True)
+    layers = sorted(table["layer"].unique())
+    for col, name in enumerate(names, start=1):
+        for i, layer in enumerate(layers):
+            curve = table[table["layer"] == layer].groupby("place")[name].mean()
+            shade = int(200 * i / max(1, len(layers) - 1))
+            figure.add_scatter(
+                x=np.asarray(curve.index),
+                y=curve,
+                name=f"layer {layer}",
+                legendgroup=str(layer),
+                showlegend=col == 1,
+                line_color=f"rgb({shade}, {80 + shade // 2}, {160})",
+                row=1,
+                col=col,
+            )
+    figure.update_xaxes(title="place of the key, oldest to newest").update_yaxes(range=[0, 1.02])
+    return styled(figure, "Which keys pass a signal")
