@@ -48,8 +48,8 @@ def rotary(
     asked = dict(p=p, base=base, reversed=reversed, partial=partial, nope=nope)
     if (base is not None or partial is not None) and getattr(transformer_of(model).config, "armillary_rotary", None):
         raise ArmillaryError(
-            "this model was trained with other frequencies than its base and width say, and base and partial would undo "
-            "that: p and nope can be tried"
+            "this model was trained with other frequencies than its base and width say, which base and partial "
+            "would undo: p and nope can be tried"
         )
     places = _places(model, describe(model))
     changes = [(place, changed_rotary(place.rotary, **asked)) for place in places]  # type: ignore[arg-type]

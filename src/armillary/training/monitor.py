@@ -79,6 +79,7 @@ def snapshot(model: nn.Module, tokens: Int[Tensor, "..."], step: int = 0, skip: 
     standard deviation of its d eigenvalues); rho: how many of the keys pass a signal (streams/localization.py).
     """
     anatomy = describe(model)
+    _check(tokens, skip, anatomy.vocabulary)
     length = tokens.shape[1]
     attention = Stream(AttentionStatistics(skip, length))
     output, similarity = Stream(OutputRank(skip)), Stream(TokenSimilarity(skip))
@@ -92,7 +93,6 @@ def snapshot(model: nn.Module, tokens: Int[Tensor, "..."], step: int = 0, skip: 
     def on_residual(layer: int, h: Tensor) -> None:
         similarity.update(layer, h)
 
-    _check(tokens, skip, anatomy.vocabulary)
     with evaluating(model):
         follows = bool(find_stack(model, anatomy).blocks)
         with Tap(model, on_attention, on_residual if follows else None):

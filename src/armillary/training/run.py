@@ -203,7 +203,8 @@ def read_text(config: RunConfig) -> Text:
     rows: list[int] = []
     if config.data.corpus == "builtin:random":
         raise ArmillaryError("there is nothing to learn from builtin:random: give text")
-    texts = chain.from_iterable(documents(source) for source in split_sources(config.data.corpus))
+    sources = split_sources(config.data.corpus)
+    texts = chain.from_iterable(documents(source) for source in ([sources] if isinstance(sources, str) else sources))
     for count, document in enumerate(texts):
         if config.data.documents is not None and count >= config.data.documents:
             break
