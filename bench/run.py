@@ -11,6 +11,7 @@ from typing import Any
 
 import spectra
 import torch
+import training
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import armillary as arm
@@ -56,7 +57,7 @@ def open_tap() -> dict[str, object]:
 
 
 def main() -> None:
-    rows = [help_page(), open_tap(), spectra.one_head(), spectra.seven_billion()]
+    rows = [help_page(), open_tap(), spectra.one_head(), spectra.seven_billion(), *training.training_step()]
     for row in rows:
         limit = "least" if row.get("least") else "most"
         print(f"{row['what']:80s} {row['value']:7.3f}   target at {limit} {row['target']}")

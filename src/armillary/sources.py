@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import os
 import sys
 import sysconfig
 import warnings
@@ -165,8 +166,12 @@ def _standard_library() -> dict[str, Path | None]:
     """The files of Python's own library by module name, without its tests and its editor."""
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "pydoc_data", "lib2to3"}
-    files = (file for file in root.rglob("*.py") if not left_out & set(file.relative_to(root).parts))
-    return {".".join(file.relative_to(root).with_suffix("").parts): file for file in files}
+    found: dict[str, Path | None] = {}
+    for folder, inside, files in os.walk(root):
+        inside[:] = [name for name in inside if name not in left_out]  # installed packages are many: not entered
+        package = Path(folder).relative_to(root).parts
+        found |= {".".join((*package, file[:-3])): Path(folder) / file for file in files if file.endswith(".py")}
+    return found
 
 
 def _topics() -> str:
