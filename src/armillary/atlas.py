@@ -73,7 +73,8 @@ class Atlas:
             missing = self.attrs["anatomy"]["missing"]
             why = missing if adds in kept and missing else f"scan with --streams {','.join([*kept, adds])}"
             raise ArmillaryError(f"this atlas has no {name!r}: {why}")
-        self._groups[name] = xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False)
+        # opened once, but what is read from it is not kept: a row per sequence would add up
+        self._groups[name] = xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False, cache=False)
         return self._groups[name]
 
     @property
