@@ -6,6 +6,7 @@ python bench/locater.py [FOLDER]: takes about 15 minutes on one core; runs that 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,6 +44,18 @@ def main(folder: Path) -> None:
                 rows.append({"width": width, "penalty": name, "seed": seed, **{key: float(row[key]) for key in kept}})
                 print(rows[-1], flush=True)
     Path(__file__).with_name("locater.json").write_text(json.dumps(rows, indent=1) + "\n")
+    sys.exit(0 if holds(rows) else 1)
+
+
+def holds(rows: list[dict[str, Any]]) -> bool:
+    """With the printed target, in every pair of runs of one seed: the scale falls, and entropy rises."""
+    runs = {(row["width"], row["seed"], row["penalty"]): row for row in rows}
+    return all(
+        runs[width, seed, "locater, target 1"]["eigen_scale"] < row["eigen_scale"]
+        and runs[width, seed, "locater, target 1"]["entropy"] > row["entropy"]
+        for (width, seed, penalty), row in runs.items()
+        if penalty == "none"
+    )
 
 
 if __name__ == "__main__":
