@@ -28,9 +28,10 @@ STREAMS = {
     "chunks": "lengths of the rotary chunks of q, k and v, what they add to the logits and what turning them changes",
     "covariance": "covariance of the residual stream and the attention input (width x width for every layer)",
     "constituents": "shares of position and content in every head's logits (a second pass over a sample of the blocks)",
+    "patterns": "what heads look at in text and in repeated random tokens, and what random heads would (for labels)",
     "lags": "covariance of tokens 1, 2, 4, ... apart (width x width for every layer and lag), and of q with k there",
 }
-DEFAULT_STREAMS = ("positions", "attention", "chunks", "covariance", "constituents")
+DEFAULT_STREAMS = ("positions", "attention", "chunks", "covariance", "constituents", "patterns")
 
 
 class NotFinite(Exception):
@@ -173,10 +174,10 @@ def has_constituents(wanted: Wanted, anatomy: Anatomy) -> bool:
     return "constituents" in wanted.streams and not anatomy.missing and anatomy.layers[0].clip_qkv is None
 
 
-def constituent_stream(wanted: Wanted, anatomy: Anatomy, first: dict[str, Stream]) -> Stream:
-    """The stream of the second pass, given the merged streams of the first."""
+def constituent_shares(wanted: Wanted, anatomy: Anatomy, first: dict[str, Stream]) -> ConstituentShares:
+    """The statistic of the second round, given the merged streams of the first."""
     means = Means(first["input.position"].finish()["mean"].cpu(), wanted.skip)
-    return Stream(ConstituentShares(anatomy, means, wanted.skip))
+    return ConstituentShares(anatomy, means, wanted.skip)
 
 
 def refuse_not_finite(tensor: Tensor, layer: int) -> None:

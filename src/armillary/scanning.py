@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from armillary.anatomy.description import Anatomy
@@ -22,8 +23,6 @@ from armillary.collector import (
     Collector,
     NotFinite,
     Wanted,
-    constituent_stream,
-    has_constituents,
     new_streams,
 )
 from armillary.corpus import Blocks, Bos, read_blocks, token_blocks
@@ -31,10 +30,12 @@ from armillary.errors import ArmillaryError
 from armillary.files import write_problem
 from armillary.layout import entry, find_stack
 from armillary.models import fingerprint, load, load_tokenizer
+from armillary.passes import Pass, further_passes
 from armillary.shards import MERGE_EVERY, ScanFolder, Shard, plan
 from armillary.streams import Stream
 from armillary.tap import Tap
 from armillary.verified import versions
+from armillary.view import AttentionView
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray
 WhenNaN = Literal["stop", "skip"]
@@ -161,9 +162,11 @@ class Run:
                 raise ArmillaryError(
                     "every block of this corpus gives NaN or infinite numbers: there is nothing to keep"
                 )
-            if has_constituents(self.settings.wanted(), self.anatomy):
+            further = self._further(place, shards, merged)
+            if further:
                 place.write_merged(len(shards), merged)
-                merged["constituents.share"] = self._second_pass(place, shards, merged)
+            for one in further:
+                merged |= self._pass(place, one)
             try:
                 write_atlas(place, shards, merged, self.anatomy, self.blocks, description, versions())
             except OSError as error:
@@ -178,25 +181,41 @@ class Run:
             f"{count} sequences are few: means by position then hold content too, and positional shares are too large"
         ]
 
-    def _second_pass(self, place: ScanFolder, shards: list[Shard], first: dict[str, Stream]) -> Stream:
-        """Shares of the constituents on the first `second_pass` blocks, now that the means are known."""
-        skipped = {int(block) for series in place.series(shards) for block in series["skipped"]}
-        blocks = [block for block in range(len(self.blocks.tokens)) if block not in skipped][
-            : self.settings.second_pass
-        ]
-        whole = constituent_stream(self.settings.wanted(), self.anatomy, first)
-        parts = plan(len(blocks), self.settings.shard)
-        self.progress.begin(len(parts), 0, len(blocks) * self.settings.length)
+    def _further(self, place: ScanFolder, shards: list[Shard], first: dict[str, Stream]) -> list[Pass]:
+        """The rounds after the first, on blocks that gave numbers."""
+        skipped = [int(block) for series in place.series(shards) for block in series["skipped"]]
+        return further_passes(
+            self.settings.wanted(),
+            self.anatomy,
+            np.delete(self.blocks.tokens, skipped, axis=0),
+            first,
+            sample=self.settings.second_pass,
+            seed=self.settings.seed,
+        )
+
+    def _pass(self, place: ScanFolder, one: Pass) -> dict[str, Stream]:
+        """The merged streams of a further round, shard by shard; finished shards are read."""
+        parts = plan(len(one.tokens), self.settings.shard)
+        self.progress.begin(len(parts), 0, one.tokens.size)
+        whole = one.streams()
         for part in parts:
-            streams = {"constituents.share": Stream(whole.statistic)}
-            if not place.has_second(part, streams):
-                receive = streams["constituents.share"]
-                with Tap(self.model, lambda view, receive=receive: receive.update(view.layer, view)):  # type: ignore[misc]
-                    self._run(blocks[part.first : part.last])
-                receive.to_cpu()
-                place.write_second(part, streams)
-            whole.merge(streams["constituents.share"])
+            streams = one.streams()
+            if not place.has_part(one.name, part, streams):
+                self._compute_pass(one, part, streams)
+                place.write_part(one.name, part, streams)
+            for name, stream in streams.items():
+                whole[name].merge(stream)
         return whole
+
+    def _compute_pass(self, one: Pass, part: Shard, streams: dict[str, Stream]) -> None:
+        def receive(view: AttentionView) -> None:
+            for stream in streams.values():
+                stream.update(view.layer, view)
+
+        with Tap(self.model, receive):
+            self._run(one.tokens, list(range(part.first, part.last)))
+        for stream in streams.values():
+            stream.to_cpu()
 
     def _shard(self, place: ScanFolder, shard: Shard) -> Any:
         """The shard's streams: read where they are finished, computed and kept where not."""
@@ -228,18 +247,18 @@ class Run:
         kept = [block for block in range(shard.first, shard.last) if block not in skipped]
         follows = bool(find_stack(self.model, self.anatomy).blocks)
         with Tap(self.model, collector.on_attention, collector.on_residual if follows else None):
-            self._run(kept)
+            self._run(self.blocks.tokens, kept)
         return collector
 
     @torch.no_grad()
-    def _run(self, blocks: list[int]) -> None:
+    def _run(self, tokens: Int[np.ndarray, "block token"], blocks: list[int]) -> None:
         """Blocks through the model, a batch at a time."""
         part = entry(self.model)
         options = {"use_cache": False} if "use_cache" in inspect.signature(part.forward).parameters else {}
         device = next(self.model.parameters()).device
         for start in range(0, len(blocks), self.settings.batch):
             batch = blocks[start : start + self.settings.batch]
-            ids = torch.from_numpy(self.blocks.tokens[batch]).to(device)
+            ids = torch.from_numpy(tokens[batch]).to(device)
             try:
                 part(input_ids=ids, **options)
             except NotFinite as found:

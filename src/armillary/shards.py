@@ -142,13 +142,13 @@ class ScanFolder:
         from_tensors(streams, parse(data))
         return True
 
-    def write_second(self, shard: Shard, streams: dict[str, Stream]) -> None:
-        """Keep a finished shard of the second pass."""
-        write_with_checksum(self._path("second", shard.index), pack(to_tensors(streams)))
+    def write_part(self, name: str, shard: Shard, streams: dict[str, Stream]) -> None:
+        """Keep a finished shard of a further round."""
+        write_with_checksum(self._path(name, shard.index), pack(to_tensors(streams)))
 
-    def has_second(self, shard: Shard, streams: dict[str, Stream]) -> bool:
-        """Whether that shard of the second pass is finished; if so its streams are put into `streams`."""
-        data = read_checked(self._path("second", shard.index))
+    def has_part(self, name: str, shard: Shard, streams: dict[str, Stream]) -> bool:
+        """Whether that shard of that round is finished; if so its streams are put into `streams`."""
+        data = read_checked(self._path(name, shard.index))
         if data is not None:
             from_tensors(streams, parse(data))
         return data is not None

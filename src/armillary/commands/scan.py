@@ -32,11 +32,11 @@ def scan(
     streams: Annotated[
         str | None,
         typer.Option(
-            help="What to keep, separated by commas: positions, attention, chunks, covariance, constituents, lags "
-            "(all but the last by default)."
+            help="What to keep, separated by commas: positions, attention, chunks, covariance, constituents, patterns, "
+            "lags (all but the last by default)."
         ),
     ] = None,
-    second_pass: Annotated[int, typer.Option(help="Blocks that run again for the constituents.")] = 64,
+    second_pass: Annotated[int, typer.Option(help="Blocks that run again for constituents and patterns.")] = 64,
     when_nan: Annotated[str, typer.Option(help="When a block gives NaN: stop or skip it.")] = "stop",
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted scan.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,

@@ -8,6 +8,7 @@ import pandas as pd
 from armillary.lenses import constituents as constituents_lens
 from armillary.lenses import gaussian as gaussian_lens
 from armillary.lenses import heads as heads_lens
+from armillary.lenses import labels as labels_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import positional as positional_lens
 from armillary.lenses import rotary as rotary_lens
@@ -31,7 +32,7 @@ HEAD_COLUMNS = (
     *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_align_z", "xi", "eta", "regime"),
     *("high_freq_share", "induction_score"),
 )
-WORDS = {"label", "regime", "regime_data", "matrix"}
+WORDS = {"label", "first_label", "second_label", "regime", "regime_data", "matrix"}
 WHOLE = {"layer", "head", "kv_head", "screenot_rank", "rows", "columns", "outliers"}
 
 
@@ -42,9 +43,9 @@ def layer_table(atlas: "Atlas") -> pd.DataFrame:
 
 def head_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head."""
-    lenses = (heads_lens, constituents_lens, spectral_lens, localization_lens, rotary_lens, gaussian_lens)
+    lenses = (heads_lens, labels_lens, constituents_lens, spectral_lens, localization_lens, rotary_lens, gaussian_lens)
     found = pd.concat([lens.head_columns(atlas) for lens in lenses], axis=1)
-    return _in_order(found, HEAD_COLUMNS)
+    return _in_order(pd.concat([found, labels_lens.label_columns(atlas, found)], axis=1), HEAD_COLUMNS)
 
 
 def _in_order(found: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:

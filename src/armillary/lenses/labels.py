@@ -1,0 +1,252 @@
+"""What each head does, in one word, with the evidence for it: every lens is heard, and random heads are asked too.
+
+Two rules, and 'most' is always 'more than half'. A head is focused if most of its attention is not spread evenly.
+
+1. What most of the focus does is the label: on random tokens said twice, induction (what followed the other copy) and
+   duplicate (the other copy), leaving aside what rests on the first token; in text, self, previous, next, first-token,
+   or local (keys up to NEAR tokens away, those three among them).
+2. A focused head that does none of these is `content` if most of its logits need content and no random head is as
+   focused, else `mixed`. A head that is not focused is `broad`.
+
+A label is confident if random heads of the same size, reading the same input, do not show it: its measure is above
+the threshold of the null model (streams/null.py). `broad` and `mixed` are never confident: random heads are both.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.stats import norm, spearmanr
+
+if TYPE_CHECKING:
+    from armillary.atlas import Atlas
+
+LABELS = (*("self", "previous", "next", "local", "first-token", "induction", "duplicate", "content", "broad", "mixed"),)
+MOST = 0.5
+DEVIATIONS = 5.0
+"""The threshold is so many standard deviations of the null model above the mean of a head's own draws."""
+
+IN_TEXT = {"self": "self", "previous": "previous", "next": "next", "local": "near", "first-token": "first"}
+IN_REPEATS = {"induction": "induction", "duplicate": "duplicate"}
+"""Which relation of streams/patterns.py each label is about."""
+
+MEASURES = {
+    "self": "self_mass",
+    "previous": "prev_mass",
+    "next": "next_mass",
+    "local": "near_mass",
+    "first-token": "first_mass",
+    "induction": "induction_score",
+    "duplicate": "duplicate_score",
+    "content": "focus",
+    "broad": "focus",
+}
+"""The column of the heads table that a label rests on."""
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Of every head, in the order of the heads table: attention on each label's keys, and what random heads show.
+
+    strength[label] is the share of the focus that goes there; null and threshold have the units of value. Random heads
+    are missing (NaN) for families that no adapter knows.
+    """
+
+    focus: Float[np.ndarray, "head"]
+    value: dict[str, Float[np.ndarray, "head"]]
+    strength: dict[str, Float[np.ndarray, "head"]]
+    null: dict[str, Float[np.ndarray, "head"]]
+    threshold: dict[str, Float[np.ndarray, "head"]]
+
+
+def patterns(atlas: "Atlas") -> Patterns:
+    """The patterns of an atlas that has the stream of that name."""
+    found = atlas.group("patterns")
+    flat = {str(name): array.to_numpy().reshape(-1) for name, array in found.data_vars.items()}
+    focus = flat["text_focus"]
+    value, strength = {}, {}
+    causal = all(layer["causal"] for layer in atlas.attrs["anatomy"]["layers"])
+    for label, relation in IN_TEXT.items():
+        if causal and label == "next":
+            continue
+        value[label] = flat[f"text_{relation}_mass"]
+        strength[label] = _share(value[label] - flat[f"text_{relation}_chance"], focus)
+    if "repeat_focus" in flat:
+        # what rests on the first token is left aside: a head that finds nothing to copy waits there
+        rest = 1 - flat["repeat_first_mass"]
+        moved = flat["repeat_focus"] - (flat["repeat_first_mass"] - flat["repeat_first_chance"]).clip(min=0)
+        for label, relation in IN_REPEATS.items():
+            value[label] = flat[f"repeat_{relation}_mass"]
+            share = _share(value[label] - flat[f"repeat_{relation}_chance"], moved)
+            strength[label] = np.where(_share(moved, rest) >= MOST, share, np.minimum(share, _share(moved, rest)))
+    null, threshold = _null(atlas, focus.shape)
+    value |= {"content": focus, "broad": focus}
+    strength["broad"] = 1 - focus
+    return Patterns(focus, value, strength, null, threshold)
+
+
+def _share(part: Float[np.ndarray, "head"], whole: Float[np.ndarray, "head"]) -> Float[np.ndarray, "head"]:
+    return np.asarray(np.divide(part, whole, out=np.zeros_like(part), where=whole > 1e-9))
+
+
+def _null(
+    atlas: "Atlas", shape: tuple[int, ...]
+) -> tuple[dict[str, Float[np.ndarray, "head"]], dict[str, Float[np.ndarray, "head"]]]:
+    """Mean over a head's draws, and the larger of its own largest draw and DEVIATIONS above that mean.
+
+    The standard deviation is that of draws within heads, over all heads of the layer.
+    """
+    names = {label: f"text_{relation}_mass" for label, relation in IN_TEXT.items()}
+    names |= {label: f"repeat_{relation}_mass" for label, relation in IN_REPEATS.items()}
+    names["content"] = names["broad"] = "text_focus"
+    missing = {label: np.full(shape, np.nan) for label in names}
+    if not atlas.has("null"):
+        return missing, dict(missing)
+    found = atlas.group("null")
+    null, threshold = dict(missing), dict(missing)
+    for label, name in names.items():
+        if name in found:
+            draws = found[name].transpose("layer", "draw", "head").to_numpy()
+            middle = draws.mean(1)
+            deviation = np.sqrt(draws.var(1, ddof=1).mean(-1, keepdims=True))
+            null[label] = middle.reshape(-1)
+            threshold[label] = np.maximum(draws.max(1), middle + DEVIATIONS * deviation).reshape(-1)
+    return null, threshold
+
+
+def head_columns(atlas: "Atlas") -> pd.DataFrame:
+    """focus, near_mass, next_mass (where any layer sees both sides), induction_score and duplicate_score."""
+    if not atlas.has("patterns"):
+        return pd.DataFrame()
+    found = patterns(atlas)
+    table = pd.DataFrame({"focus": found.focus, "near_mass": found.value["local"]})
+    if "next" in found.value:
+        table["next_mass"] = found.value["next"]
+    for label in IN_REPEATS:
+        if label in found.value:
+            table[MEASURES[label]] = found.value[label]
+    return table
+
+
+def label_columns(atlas: "Atlas", table: pd.DataFrame) -> pd.DataFrame:
+    """label, confident (1 or 0; missing without a null model), first_label and second_label of every head.
+
+    first_label is the head's own, or the nearest one where it is mixed; second_label the nearest other. `table` holds
+    the columns of the other lenses, in the same order.
+    """
+    if not atlas.has("patterns"):
+        return pd.DataFrame()
+    found = patterns(atlas)
+    needs_content = 1 - table["positional_share"].to_numpy(float) if "positional_share" in table else None
+    rows = []
+    for head in range(len(found.focus)):
+        strength = {label: float(values[head]) for label, values in found.strength.items()}
+        if needs_content is not None and np.isfinite(needs_content[head]):
+            strength["content"] = float(np.clip(needs_content[head], 0, 1))
+        label = _label(strength, bool(found.focus[head] > found.threshold["content"][head]))
+        ranked = sorted(strength, key=lambda name: (name != label, -strength[name], LABELS.index(name)))
+        confident = np.nan
+        if not np.isnan(found.threshold["content"][head]):
+            sure = label not in ("broad", "mixed") and found.value[label][head] > found.threshold[label][head]
+            confident = float(sure)
+        rows.append({"label": label, "confident": confident, "first_label": ranked[0], "second_label": ranked[1]})
+    return pd.DataFrame(rows)
+
+
+def _label(strength: dict[str, float], beyond_random: bool) -> str:
+    """The two rules, in their order."""
+    holds = {label for label, value in strength.items() if value > MOST}
+    for label in IN_REPEATS:
+        if label in holds:
+            return label
+    if "broad" in holds:
+        return "broad"
+    for label in ("self", "previous", "next", "first-token", "local"):
+        if label in holds:
+            return label
+    return "content" if "content" in holds and beyond_random else "mixed"
+
+
+SUPPORT: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("self", "previous", "next", "local"), "positional_share", "most"),
+    (("self", "previous", "next", "local"), "high_freq_share", "most"),
+    (("self", "previous", "next", "local"), "r", "positive"),
+    (("self",), "argmax_ratio", "most"),
+    (("self",), "self_cosine", "positive"),
+    (("previous",), "previous_cosine", "positive"),
+    (("induction", "duplicate", "content"), "content_share", "most"),
+    (("duplicate", "content"), "qk_align_z", "aligned"),
+)
+"""What other lenses should say of a head with these labels: (labels, measure, more than half / above 0 / aligned)."""
+
+
+def evidence_table(atlas: "Atlas") -> pd.DataFrame:
+    """A row for every head, label and measure: value, what random heads show (null, threshold), and whether it holds.
+
+    role 'rule': what the label rests on; `strength` is the share of the focus (or of the logits) that it explains.
+    role 'support': what another lens says of the head's own label; it decides nothing.
+    """
+    if not atlas.has("patterns"):
+        return pd.DataFrame(
+            columns=["layer", "head", "label", "role", "measure", "value", "null", "threshold", "strength", "holds"]
+        )
+    heads, found = atlas.heads, patterns(atlas)
+    parts = []
+    for label in LABELS[:-1]:
+        if label == "content":
+            if "positional_share" not in heads or heads["positional_share"].isna().all():
+                continue
+            strength = (1 - heads["positional_share"].astype(float)).clip(0, 1).to_numpy()
+        elif label in found.strength:
+            strength = found.strength[label]
+        else:
+            continue
+        rows = heads[["layer", "head"]].assign(label=label, role="rule", measure=MEASURES[label])
+        rows = rows.assign(value=found.value[label], null=found.null[label], threshold=found.threshold[label])
+        parts.append(rows.assign(strength=strength, holds=strength > MOST))
+    parts += [_support(heads, labels, measure, kind) for labels, measure, kind in SUPPORT if measure in heads]
+    table = pd.concat([part for part in parts if not part.empty], ignore_index=True)
+    return table.sort_values(["layer", "head"], kind="stable", ignore_index=True)
+
+
+def _support(heads: pd.DataFrame, labels: tuple[str, ...], measure: str, kind: str) -> pd.DataFrame:
+    own = heads[heads["label"].isin(labels) & heads[measure].notna()]
+    least = {"most": MOST, "positive": 0.0, "aligned": float(norm.isf(0.01 / 2 / max(1, len(heads))))}[kind]
+    value = own[measure].astype(float)
+    rows = own[["layer", "head", "label"]].assign(role="support", measure=measure, value=value)
+    return rows.assign(null=np.nan, threshold=least, strength=np.nan, holds=value > least)
+
+
+STORIES: tuple[tuple[str, str, str, str], ...] = (
+    ("high_freq_share", "prev_mass", "+", "fast frequencies tell neighbours apart"),
+    ("positional_share", "argmax_ratio", "+", "position alone finds the token itself"),
+    ("r", "mean_distance", "-", "a spectrum with positive mean passes late tokens"),
+    ("qk_align_z", "content_share", "+", "W_q and W_k that agree compare content"),
+    ("eta", "entropy_norm", "-", "a wide spectrum makes sharp attention"),
+    ("focus", "qk_fro", "+", "large weights make sharp attention"),
+)
+"""Measures of different lenses that should tell the same story: (a, b, sign of their correlation, why)."""
+
+
+def agreement_table(atlas: "Atlas") -> pd.DataFrame:
+    """Rank correlations over heads of measures that should agree: a, b, expected, heads, correlation, low, high, why.
+
+    low and high bound the correlation with 95 % confidence as if heads were independent, which they are only in part
+    (Fisher's z with Bonett and Wright's variance). A pair that the atlas lacks, or that does not vary, is left out.
+    """
+    heads, rows = atlas.heads, []
+    for a, b, expected, why in STORIES:
+        if a not in heads or b not in heads:
+            continue
+        both = heads[[a, b]].astype(float).dropna()
+        if len(both) < 4 or both[a].nunique() < 2 or both[b].nunique() < 2:
+            continue
+        rank = float(spearmanr(both[a], both[b]).statistic)
+        centre = np.arctanh(np.clip(rank, -0.999999, 0.999999))
+        reach = 1.96 * sqrt((1 + rank**2 / 2) / (len(both) - 3))
+        low, high = float(np.tanh(centre - reach)), float(np.tanh(centre + reach))
+        rows.append((a, b, expected, len(both), rank, low, high, why))
+    return pd.DataFrame(rows, columns=["a", "b", "expected", "heads", "correlation", "low", "high", "why"])
