@@ -8,6 +8,7 @@ import pandas as pd
 
 from armillary.errors import ArmillaryError
 from armillary.lenses.constituents import TextConstituents
+from armillary.lenses.labels import evidence_table
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -23,11 +24,15 @@ def parse_head(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Dossier:
-    """The head's row of the table, its largest constituents, and what it looks at in the text."""
+    """The head's row of the table, its largest constituents, what it looks at in the text, and why it is called so.
+
+    `evidence` holds the head's rows of lenses.labels.evidence_table.
+    """
 
     row: pd.Series
     shares: pd.Series
     looks: pd.DataFrame
+    evidence: pd.DataFrame
 
 
 def head_row(atlas: "Atlas", layer: int, head: int) -> pd.Series:
@@ -64,4 +69,18 @@ def dossier(atlas: "Atlas", layer: int, head: int, text: TextConstituents | None
                 }
                 | {f"for it: {name}": value for name, value in speaks.items()}
             )
-    return Dossier(row, shares.reindex(shares.abs().sort_values(ascending=False).index), pd.DataFrame(rows))
+    ordered = shares.reindex(shares.abs().sort_values(ascending=False).index)
+    evidence = evidence_table(atlas)
+    own = evidence[(evidence["layer"] == layer) & (evidence["head"] == head)].drop(columns=["layer", "head"])
+    return Dossier(row, ordered, pd.DataFrame(rows), own)
+
+
+def label_sentence(row: pd.Series) -> str:
+    """The label in words: 'previous (sure); next nearest local'."""
+    label = row.get("label")
+    if label is None or pd.isna(label):
+        return "no label: the scan kept no patterns"
+    if label == "mixed":
+        return f"mixed: nearest to {row['first_label']} and {row['second_label']}"
+    sure = {1.0: " (no random head does that)", 0.0: " (random heads could look so)"}.get(row["confident"], "")
+    return f"{label}{sure if label != 'broad' else ''}; next nearest {row['second_label']}"

@@ -73,7 +73,7 @@ def further_passes(
 
 def repeated_blocks(
     tokens: Int[np.ndarray, "block token"], anatomy: Anatomy, seed: int
-) -> tuple[Int[np.ndarray, "probe token"], int]:
+) -> tuple[Int[np.ndarray, "probe said"], int]:
     """PROBES blocks that say random tokens twice, and how many tokens that is; 0 where blocks have no room for two.
 
     They begin and end with the token that all blocks of the text begin or end with, if there is one. No token stands

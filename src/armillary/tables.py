@@ -30,8 +30,13 @@ def select(table: pd.DataFrame, *, sort: str | None = None, layer: int | None = 
 
 SHOWN = {
     "heads": (
-        *("layer", "head", "label", "entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "mean_distance"),
-        *("positional_share", "content_share", "mixed_share", "argmax_ratio", "high_freq_share", "regime"),
+        *("layer", "head", "label", "confident", "focus", "entropy", "self_mass", "prev_mass", "first_mass"),
+        *("near_mass", "induction_score", "mean_distance"),
+        *("positional_share", "content_share", "high_freq_share", "regime"),
+    ),
+    "verify": (
+        *("layer", "head", "label", "used", "rest", "keys_used", "keys_rest", "attention_used", "attention_rest"),
+        *("loss_used", "loss_rest", "holds", "loss_holds", "frequencies_hold"),
     ),
     "spectra": (
         *("layer", "head", "qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_stable_rank_random"),
@@ -100,10 +105,12 @@ def show(table: pd.DataFrame, *, title: str = "", limit: int | None = None) -> N
 
 
 def show_dossier(told: "Dossier") -> None:
-    """A head's numbers, its constituents as bars, and what it looks at."""
+    """A head's label, its numbers, its constituents as bars, the evidence, and what it looks at."""
+    from armillary.dossier import label_sentence
+
     out = console()
     row = told.row.dropna()
-    out.print(f"[bold]Head {int(row['layer'])}.{int(row['head'])}[/bold]")
+    out.print(f"[bold]Head {int(row['layer'])}.{int(row['head'])}[/bold]  {escape(label_sentence(told.row))}")
     names = [name for name in SHOWN["heads"][2:] if name in row.index]
     out.print(" · ".join(f"{name.replace('_', ' ')} {cell(row[name])}" for name in names), soft_wrap=True)
     if not told.shares.empty:
@@ -115,6 +122,8 @@ def show_dossier(told: "Dossier") -> None:
                 bar = ("[blue]" if share > 0 else "[red]") + "█" * max(1, round(40 * min(abs(share), 1))) + "[/]"
                 grid.add_row(str(name).removeprefix("share_").replace("_", " - "), f"{share:.3f}", bar)
         out.print(grid)
+    if not told.evidence.empty:
+        show(told.evidence, title="Why it is called so: what each label rests on, and what other lenses say")
     if not told.looks.empty:
         show(told.looks, title="What it looks at most, and what speaks for that key against the row's other keys")
 

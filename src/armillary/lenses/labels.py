@@ -21,6 +21,8 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.stats import norm, spearmanr
 
+from armillary.errors import ArmillaryError
+
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
 
@@ -181,6 +183,19 @@ SUPPORT: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("duplicate", "content"), "qk_align_z", "aligned"),
 )
 """What other lenses should say of a head with these labels: (labels, measure, more than half / above 0 / aligned)."""
+
+
+def label_counts(atlas: "Atlas") -> pd.DataFrame:
+    """A row for every label that occurs: label, heads, sure (confident ones), and how many in each layer."""
+    if "label" not in atlas.heads or atlas.heads["label"].isna().all():
+        raise ArmillaryError("this atlas has no labels: scan with the stream patterns")
+    heads = atlas.heads.assign(label=pd.Categorical(atlas.heads["label"], LABELS, ordered=True))
+    groups = heads.groupby("label", observed=True)
+    table = pd.DataFrame({"heads": groups.size(), "sure": groups["confident"].sum(min_count=1)})
+    layers = heads.groupby(["label", "layer"], observed=True).size().unstack(fill_value=0)
+    layers.columns = [f"layer {layer}" for layer in layers.columns]
+    table = pd.concat([table, layers], axis=1).reset_index()
+    return table.assign(label=table["label"].astype(str), sure=table["sure"].astype("Int64"))
 
 
 def evidence_table(atlas: "Atlas") -> pd.DataFrame:

@@ -33,7 +33,7 @@ HEAD_COLUMNS = (
     *("high_freq_share", "induction_score"),
 )
 WORDS = {"label", "first_label", "second_label", "regime", "regime_data", "matrix"}
-WHOLE = {"layer", "head", "kv_head", "screenot_rank", "rows", "columns", "outliers"}
+WHOLE = {"layer", "head", "kv_head", "confident", "screenot_rank", "rows", "columns", "outliers"}
 
 
 def layer_table(atlas: "Atlas") -> pd.DataFrame:

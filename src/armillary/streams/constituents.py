@@ -109,3 +109,10 @@ class LogitParts:
             return [*found, torch.zeros_like(found[0])]
         chosen = bias if bias.shape[-2] == 1 else bias[..., rows, :]
         return [*found, wide(chosen).expand(found[0].shape)]
+
+    def of_head(self, head: int) -> list[Float[Tensor, "batch 1 query key"]]:
+        """The nine products of one head, in the same order, for all rows."""
+        key_head = head // (self._q[0].shape[1] // self._k[0].shape[1])
+        queries = [q[:, head : head + 1] for q in self._q]
+        keys = [k[:, key_head : key_head + 1] for k in self._k]
+        return [grouped_products(q, k) * self._scale for q in queries for k in keys]

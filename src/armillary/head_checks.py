@@ -1,0 +1,289 @@
+"""Whether a head's label names what it uses: take that away, or all else, and see what attention and loss do."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from armillary.anatomy.description import Anatomy, Rotary
+from armillary.atlas import Atlas
+from armillary.errors import ArmillaryError
+from armillary.interventions.attention import attending
+from armillary.interventions.trial import predicts
+from armillary.layout import entry
+from armillary.lenses.constituents import means_of
+from armillary.lenses.labels import IN_REPEATS, IN_TEXT
+from armillary.passes import repeated_blocks
+from armillary.streams.attention import softmax
+from armillary.streams.constituents import LogitParts, Means
+from armillary.streams.patterns import TEXT, Relation, repeats
+from armillary.streams.stream import wide
+from armillary.tap import Tap
+from armillary.view import AttentionView, soft_capped
+
+BY_POSITION = ("self", "previous", "next", "local")
+BY_CONTENT = ("induction", "duplicate", "content")
+REMOVALS = ("position", "content", "fast", "slow", "first", "others")
+"""position: the terms of the logits without content, and the bias; content: those with; fast, slow: rotary frequencies
+that turn at least once within the text, and the others with all that does not turn; first: what tells the first key
+from the mean of the others; others: what tells the others from their mean."""
+
+
+def uses(label: str) -> tuple[str, str] | None:
+    """What a head with this label should need, and what it should not."""
+    if label in BY_POSITION:
+        return "position", "content"
+    if label in BY_CONTENT:
+        return "content", "position"
+    return ("first", "others") if label == "first-token" else None
+
+
+def frequencies_used(label: str) -> tuple[str, str] | None:
+    """The same of rotary frequencies: fast ones tell places apart, slow ones carry content (Barbero)."""
+    return {"position": ("fast", "slow"), "content": ("slow", "fast")}.get((uses(label) or ("", ""))[0])
+
+
+def sampled_heads(atlas: Atlas, count: int) -> pd.DataFrame:
+    """Up to `count` rows of the heads table that have a label to check: labels take turns, confident heads first."""
+    if "label" not in atlas.heads or atlas.heads["label"].isna().all():
+        raise ArmillaryError("this atlas has no labels: scan with the stream patterns")
+    table = atlas.heads[[uses(str(label)) is not None for label in atlas.heads["label"]]]
+    table = table.sort_values(["confident", "focus"], ascending=False, kind="stable")
+    turn = table.groupby("label").cumcount()
+    chosen = table.assign(turn=turn).sort_values("turn", kind="stable").head(count)
+    return chosen.sort_values(["layer", "head"])[["layer", "head", "label", "confident"]].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A head, its label, and which keys the label names."""
+
+    layer: int
+    head: int
+    label: str
+    relation: Relation | None
+
+    @property
+    def on_repeats(self) -> bool:
+        return self.label in IN_REPEATS
+
+
+def _relation(label: str, period: int) -> Relation | None:
+    if label in IN_REPEATS:
+        return repeats(period)[IN_REPEATS[label]]
+    return TEXT[IN_TEXT[label]] if label in IN_TEXT else None
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What the checks run on."""
+
+    model: nn.Module
+    anatomy: Anatomy
+    means: Means
+    batch: int
+
+    def without(self, view: AttentionView, head: int, removal: str) -> Float[Tensor, "batch query key"] | None:
+        """The head's attention when this is taken out of its logits; None where there is no such thing."""
+        one = _only(view, head)
+        seen = one.visible().expand(one.q.shape[0], -1, -1, -1)
+        products = _wide_products(one)
+        bias = wide(one.bias) if one.bias is not None else torch.zeros((), dtype=torch.float64)
+        if removal in ("position", "content"):
+            terms = LogitParts(self.anatomy, self.means, view).of_head(head)
+            content = torch.stack([terms[i] for i in range(9) if i in CONTENT_TERMS]).sum(0)
+            products = content if removal == "position" else products - content
+            bias = torch.zeros_like(bias) if removal == "position" else bias
+        elif removal in ("fast", "slow"):
+            fast = fast_channels(self.anatomy, view)
+            if fast is None:
+                return None
+            quick = (wide(one.q[..., fast]) @ wide(one.k[..., fast]).transpose(-1, -2)) * one.scale
+            products = products - quick if removal == "fast" else quick
+        else:
+            others = seen.clone()
+            others[..., 0] = False
+            mean = (products * others).sum(-1, keepdim=True) / others.sum(-1, keepdim=True).clamp(min=1)
+            here = torch.arange(products.shape[-1], device=products.device) == 0
+            products = torch.where(here if removal == "first" else ~here, mean, products)
+        return softmax(one, soft_capped(products, one.softcap) + bias, seen).attention[:, 0]
+
+
+CONTENT_TERMS = (2, 5, 6, 7, 8)
+"""The places of the products with cvec among the nine of LogitParts."""
+
+
+def _only(view: AttentionView, head: int) -> AttentionView:
+    """The view of one head."""
+    key_head = head // (view.heads // view.k.shape[1])
+
+    def own(tensor: Tensor | None) -> Tensor | None:
+        return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, head : head + 1]
+
+    return replace(
+        view,
+        q=view.q[:, head : head + 1],
+        k=view.k[:, key_head : key_head + 1],
+        v=view.v[:, key_head : key_head + 1],
+        mask=own(view.mask),
+        bias=own(view.bias),
+        sinks=None if view.sinks is None else view.sinks[head : head + 1],
+        output=None,
+    )
+
+
+def _wide_products(view: AttentionView) -> Float[Tensor, "batch 1 query key"]:
+    return (wide(view.q) @ wide(view.k).transpose(-1, -2)) * view.scale
+
+
+def fast_channels(anatomy: Anatomy, view: AttentionView) -> Int[Tensor, "channel"] | None:
+    """The channels of q and k whose frequency turns at least once within the text; None without rotary encoding."""
+    rotary = anatomy.layers[view.layer].position
+    if not isinstance(rotary, Rotary):
+        return None
+    turning = [
+        f for f, radians in enumerate(rotary.at(view.queries).frequencies) if abs(radians) * view.queries >= 2 * np.pi
+    ]
+    half = rotary.width // 2
+    pairs = [(f, f + half) if rotary.layout == "half" else (2 * f, 2 * f + 1) for f in turning]
+    return torch.tensor([channel for pair in pairs for channel in pair], dtype=torch.long, device=view.q.device)
+
+
+def check_heads(
+    model: nn.Module,
+    atlas: Atlas,
+    chosen: pd.DataFrame,
+    *,
+    blocks: int = 8,
+    batch: int = 4,
+    track: Callable[[Iterable[Any], str], Iterable[Any]] = lambda items, what: items,
+) -> pd.DataFrame:
+    """A row for every chosen head: what its attention and the loss do without what it uses, and without the rest.
+
+    used, rest: names of REMOVALS. attention_*: mean over rows of the total variation distance between attention before
+    and after; keys_*: attention that the label's own keys lose (none are named by `content`); loss_*: change of the
+    loss in nats per token. Induction and duplicate heads are asked on random tokens said twice (loss on the second
+    copy), the others on the atlas's first blocks. holds: without `used` the label's keys lose more than without `rest`
+    (for content, attention moves further); loss_holds: the loss rises more. *_frequencies and *_other_frequencies are
+    the same for the rotary frequencies that such a head should use and for the others; frequencies_hold.
+    """
+    anatomy = Tap(model).anatomy
+    if anatomy.missing:
+        raise ArmillaryError(anatomy.missing)
+    text = atlas.group("corpus")["tokens"].to_numpy()[:blocks].astype(np.int64)
+    twice, period = repeated_blocks(atlas.group("corpus")["tokens"].to_numpy(), anatomy, atlas.settings["seed"] + 1)
+    means, skip = means_of(atlas), int(atlas.settings["skip"])
+    checked = _Checked(model, anatomy, means, batch)
+    settings = {False: (text, skip), True: (twice[:blocks], twice.shape[1] - period)}
+    before: dict[bool, float] = {}
+    rows = []
+    for row in track(list(chosen.itertuples(index=False)), "heads"):
+        head = _Head(int(row.layer), int(row.head), str(row.label), _relation(str(row.label), period))
+        tokens, first = settings[head.on_repeats]
+        if head.on_repeats not in before:
+            before[head.on_repeats] = _loss(checked, tokens, first)
+        rows.append({**row._asdict(), **_check(checked, head, tokens, first, before[head.on_repeats])})
+    return pd.DataFrame(rows)
+
+
+def _check(
+    checked: _Checked, head: _Head, tokens: Int[np.ndarray, "block token"], first: int, before: float
+) -> dict[str, Any]:
+    parts = uses(head.label)
+    assert parts is not None
+    names = dict(zip(("used", "rest", "frequencies", "other_frequencies"), _removals(head.label), strict=False))
+    moved = _moves(checked, head, tuple(names.values()), tokens, first)
+    found: dict[str, Any] = {"used": parts[0], "rest": parts[1]}
+    for name, removal in names.items():
+        if removal in moved:
+            found[f"attention_{name}"], found[f"keys_{name}"] = moved[removal]
+            found[f"loss_{name}"] = _loss(checked, tokens, first, (head, removal)) - before
+    decides = "attention" if head.relation is None else "keys"
+    found["holds"] = found[f"{decides}_used"] > found[f"{decides}_rest"]
+    found["loss_holds"] = None if np.isnan(before) else found["loss_used"] > found["loss_rest"]
+    if f"{decides}_frequencies" in found:
+        found["frequencies_hold"] = found[f"{decides}_frequencies"] > found[f"{decides}_other_frequencies"]
+    return found
+
+
+def _removals(label: str) -> tuple[str, ...]:
+    return (*(uses(label) or ()), *(frequencies_used(label) or ()))
+
+
+@torch.no_grad()
+def _moves(
+    checked: _Checked, head: _Head, removals: tuple[str, ...], tokens: Int[np.ndarray, "block token"], first: int
+) -> dict[str, tuple[float, float]]:
+    """Total variation and the label's keys' loss of attention under each removal, means over rows from `first` on."""
+    sums = {removal: np.zeros(2) for removal in removals}
+    rows = 0
+
+    def receive(view: AttentionView) -> None:
+        nonlocal rows
+        if view.layer != head.layer:
+            return
+        before = view.attention()[:, head.head, first:].double()
+        rows += before.shape[0] * before.shape[1]
+        place = torch.arange(view.queries, device=before.device)
+        keys = None if head.relation is None else head.relation(place[first:, None], place[None])
+        for removal in removals:
+            after = checked.without(view, head.head, removal)
+            if after is None:
+                sums.pop(removal, None)
+                continue
+            change = after[:, first:] - before
+            lost = float("nan") if keys is None else -float((change * keys).sum())
+            sums[removal] += [float(change.abs().sum() / 2), lost]
+
+    with Tap(checked.model, receive):
+        for ids in _batches(checked, tokens):
+            entry(checked.model)(input_ids=ids)
+    return {removal: (float(moved / rows), float(lost / rows)) for removal, (moved, lost) in sums.items()}
+
+
+@torch.no_grad()
+def _loss(
+    checked: _Checked,
+    tokens: Int[np.ndarray, "block token"],
+    first: int,
+    change: "tuple[_Head, str] | None" = None,
+) -> float:
+    """Mean loss of the tokens that follow row `first` and later ones; NaN for a model that predicts nothing."""
+    if not predicts(checked.model):
+        return float("nan")
+    total, count = 0.0, 0
+
+    def told(view: AttentionView) -> dict[int, Tensor]:
+        if change is None or view.layer != change[0].layer:
+            return {}
+        after = checked.without(view, change[0].head, change[1])
+        return {} if after is None else {change[0].head: after}
+
+    with attending(checked.model, told):
+        for ids in _batches(checked, tokens):
+            logits = checked.model(input_ids=ids).logits[:, first:-1].double()
+            following = ids[:, first + 1 :]
+            total += float(
+                torch.nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="sum")
+            )
+            count += following.numel()
+    return total / count
+
+
+def _batches(checked: _Checked, tokens: Int[np.ndarray, "block token"]) -> Iterable[Int[Tensor, "block token"]]:
+    device = next(checked.model.parameters()).device
+    for start in range(0, len(tokens), checked.batch):
+        yield torch.from_numpy(tokens[start : start + checked.batch]).to(device)
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """By label: how many heads, and for what share of them attention, loss and frequencies moved as the label says."""
+    names = [name for name in ("holds", "loss_holds", "frequencies_hold") if name in table]
+    told = table.assign(**{name: table[name].astype("Float64") for name in names})
+    by_label = told.groupby("label", sort=False)
+    return pd.concat([by_label.size().rename("heads"), by_label[names].mean()], axis=1).reset_index()

@@ -1,0 +1,36 @@
+"""Heads that attend as they are told: their attention is replaced, and all that follows is computed from it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from armillary.errors import ArmillaryError
+from armillary.tap import Tap
+from armillary.view import AttentionView, exact_arithmetic
+
+Told = Callable[[AttentionView], dict[int, Float[Tensor, "batch query key"]]]
+"""Gives the new attention of some heads of a layer, from what the layer saw; none for a layer that stays."""
+
+
+@contextmanager
+def attending(model: nn.Module, told: Told) -> Iterator[nn.Module]:
+    """While open, the output of every head that `told` names is its new attention times v. No weight is touched.
+
+    It works wherever the tap does, on the model's own output of attention, without gradients.
+    """
+
+    def receive(view: AttentionView) -> None:
+        for head, attention in told(view).items():
+            if view.output is None or torch.is_grad_enabled():
+                raise ArmillaryError(
+                    "attention cannot be replaced here: run the model under torch.no_grad(), with sdpa or eager"
+                )
+            values = view.v[:, head // (view.heads // view.v.shape[1])].to(attention.dtype)
+            with exact_arithmetic(attention):
+                view.output[:, :, head] = (attention @ values).to(view.output.dtype)  # the model's own tensor
+
+    with Tap(model, receive):
+        yield model

@@ -1,0 +1,113 @@
+"""Models whose heads were put together by hand, so that it is known what each of them does."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from armillary.theory.rotary_heads import positional_head
+
+VOCABULARY, E, SHARP = 42, 96, 60.0
+WIDTH = 2 * VOCABULARY
+"""The first half of the channels says which token this is, the second which token came before (layer 0 writes that)."""
+
+EXPECTED = {
+    (0, 0): "previous",
+    (0, 1): "self",
+    (0, 2): "first-token",
+    (0, 3): "broad",
+    (0, 4): "self",
+    (0, 5): "local",
+    (1, 0): "induction",
+    (1, 1): "duplicate",
+    **{(1, head): "broad" for head in range(2, 6)},
+}
+"""Layer 0: Barbero's previous-token and diagonal heads, a first-token head, a uniform head, W_q W_k' = identity, and a
+head that looks at the last tokens; layer 1: the other half of an induction pair, a head that finds earlier copies."""
+
+
+@torch.no_grad()
+def handmade_llama() -> LlamaForCausalLM:
+    """Two layers of six heads over one-hot tokens; token 0 begins every text. Half of the frequencies hardly turn."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        intermediate_size=4,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=6,
+        head_dim=E,
+        max_position_embeddings=128,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e12},
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.zero_()
+    model.model.embed_tokens.weight[:, :VOCABULARY] = torch.eye(VOCABULARY)
+    frequencies = 1e12 ** (-np.arange(E // 2) / (E // 2))
+    _build_first(model.model.layers[0].self_attn, frequencies)
+    _build_second(model.model.layers[1].self_attn)
+    model.lm_head.weight[:, :VOCABULARY] = torch.eye(VOCABULARY)
+    return model
+
+
+def _build_first(attention: torch.nn.Module, frequencies: np.ndarray) -> None:
+    scale = 1 / WIDTH**0.5  # a one-hot token leaves the norm with length sqrt(WIDTH)
+    fast = (frequencies > 1e-2).astype(float)
+    for head, distance in ((0, 1), (1, 0)):
+        q, k = positional_head(SHARP * E**0.5, frequencies, distance=distance, weights=fast)
+        _every_token(attention.q_proj, head, q * scale)
+        _every_token(attention.k_proj, head, k * scale)
+    # local: a smooth bump over the last tokens, from two frequencies whose half turns are 12 and 40 tokens
+    chosen = np.zeros_like(frequencies)
+    chosen[[np.abs(frequencies - np.pi / reach).argmin() for reach in (12, 40)]] = 1.0
+    q, k = positional_head(14 * E**0.5, frequencies, distance=3, weights=chosen)
+    _every_token(attention.q_proj, 5, q * scale)
+    _every_token(attention.k_proj, 5, k * scale)
+    still = _still(VOCABULARY)
+    rows = _rows(2)
+    attention.q_proj.weight[rows, :VOCABULARY][still[0]] = 8.0 * E**0.25 * scale
+    attention.k_proj.weight[rows.start + still[0], 0] = 8.0 * E**0.25 * scale
+    for part in (attention.q_proj, attention.k_proj):
+        part.weight[_rows(4).start + torch.tensor(still), torch.arange(VOCABULARY)] = SHARP**0.5 * E**0.25 * scale
+    # what came before: head 0 copies the token that it sees into the second half
+    values = torch.arange(VOCABULARY)
+    attention.v_proj.weight[values, values] = scale
+    attention.o_proj.weight[VOCABULARY + values, values] = 1.0
+
+
+def _build_second(attention: torch.nn.Module) -> None:
+    """Induction: this token against what came before the key. Duplicate: the same token, but not this one."""
+    scale, still = 1 / (WIDTH / 2) ** 0.5, torch.tensor(_still(VOCABULARY))
+    tokens, sharp = torch.arange(VOCABULARY), SHARP**0.5 * E**0.25 * scale
+    attention.q_proj.weight[_rows(0).start + still, tokens] = sharp
+    attention.k_proj.weight[_rows(0).start + still, VOCABULARY + tokens] = sharp
+    attention.q_proj.weight[_rows(1).start + still, tokens] = sharp
+    attention.k_proj.weight[_rows(1).start + still, tokens] = sharp
+    # and a fast pair of channels that speaks against the token itself, but not against one 19 tokens before
+    attention.q_proj.weight[_rows(1).start + 1, tokens] = 3 * E**0.25 * scale
+    attention.k_proj.weight[_rows(1).start + 1, tokens] = -3 * E**0.25 * scale
+
+
+def _rows(head: int) -> slice:
+    return slice(head * E, (head + 1) * E)
+
+
+def _still(count: int) -> list[int]:
+    """Channels of one half of the pairs that hardly turn, the slowest ones."""
+    half = E // 2
+    slow = [half - 1 - i for i in range(count // 2)]
+    return [*slow, *(half + channel for channel in slow)]
+
+
+def _every_token(part: torch.nn.Linear, head: int, vector: np.ndarray) -> None:
+    part.weight[_rows(head), :VOCABULARY] = torch.from_numpy(vector).float()[:, None]
+
+
+def random_texts(texts: int = 24, length: int = 41, seed: int = 0) -> Tensor:
+    """Random tokens after the token 0, none of which stands twice in a text."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = [torch.randperm(VOCABULARY - 1, generator=generator)[: length - 1] + 1 for _ in range(texts)]
+    return torch.cat([torch.zeros(texts, 1, dtype=torch.long), torch.stack(rows)], 1)
