@@ -96,7 +96,8 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
         share[layer] = split.sum(1) if split is not None else turned.reshape(heads, count, 2).sum(-1)
         still[layer] = channels[layer, :, 2 * count :].sum(-1)
         still_width[layer] = width - 2 * count
-    change = rotary["change"].to_numpy() / attention["logit_square"].to_numpy()[..., None]
+    square = attention["logit_square"].to_numpy()[..., None]
+    change = rotary["change"].to_numpy() / np.where(square > 0, square, np.nan)  # a head without logits has no shares
     turns = radians[:, None] * atlas.settings["length"] / (2 * np.pi)
     return FrequencyArrays(radians, turns, share, still, still_width, change)
 
