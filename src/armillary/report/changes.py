@@ -1,0 +1,157 @@
+"""The page that compares two atlases: what changed in words, as maps, and sorted."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from armillary.comparison import Comparison, compare
+from armillary.figures.heads import LABEL_COLOURS, measure_map
+from armillary.report import pictures, sentences
+from armillary.report.page import Block, Card, Grid, HeadMap, Page, Pairs, Picture, Section, Words
+from armillary.report.sections import provenance_rows, sentence
+from armillary.report.whole import short_name, size, word_maps
+
+if TYPE_CHECKING:
+    from armillary.atlas import Atlas
+
+MOST_ROWS = 1000
+"""So many of the largest changes are listed."""
+
+
+def comparison_page(a: "Atlas", b: "Atlas") -> Page:
+    """All that the report of a comparison shows; the two must have the same layers and heads."""
+    found = compare(a, b)
+    table = differences(a.heads, b.heads)
+    moved = _most_moved(found)
+    cards = [
+        Card(sentences.labels_changed(a.heads, b.heads).text, _label_map(a.heads, b.heads)),
+        Card(sentences.position_changed(a.heads, b.heads).text, Picture(pictures.change_bars(found.heads), BARS)),
+        Card(sentences.largest_change(found.heads).text, _change_map(table, moved)),
+    ]
+    parts = [
+        Section("scans", "What differs between the scans", _scans(found)),
+        Section("heads", "Heads", _heads(found, table)),
+        Section("labels", "Labels that changed", _labels(a.heads, b.heads)),
+        Section("layers", "Layers", _layers(found)),
+        Section("provenance-a", f"Provenance of the first: {short_name(a)}", [Pairs(provenance_rows(a))]),
+        Section("provenance-b", f"Provenance of the second: {short_name(b)}", [Pairs(provenance_rows(b))]),
+    ]
+    data = {
+        "kind": "comparison",
+        "labels": LABEL_COLOURS,
+        "maps": word_maps(table),
+        "panels": {},
+        "arrays": {},
+        "evidence": [],
+        "measure": moved or "",
+        "before": _values(a.heads, table),
+        "after": _values(b.heads, table),
+    }
+    title = f"What changed from {_name(a, b)} to {_name(b, a)}"
+    return Page(title, f"{size(a)}; the second: {size(b)}", cards, parts, data)
+
+
+BARS = "The measures that changed most, median over heads, in units of their spread over heads."
+
+
+def _name(atlas: "Atlas", other: "Atlas") -> str:
+    """The model's name, and what was read where that tells the two apart."""
+    name, text = short_name(atlas), atlas.attrs["corpus"]["name"]
+    return name if text == other.attrs["corpus"]["name"] else f"{name} on {text}"
+
+
+def differences(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """Second less first, for every head and every number that both have."""
+    index = ["layer", "head"]
+    numbers = [
+        column
+        for column in a.columns
+        if column not in (*index, "kv_head") and column in b and pd.api.types.is_numeric_dtype(a[column])
+    ]
+    change = b[numbers].astype(float) - a[numbers].astype(float)
+    return pd.concat([a[index], change.dropna(axis=1, how="all")], axis=1)
+
+
+def _values(heads: pd.DataFrame, table: pd.DataFrame) -> dict[str, list[float | None]]:
+    names = [str(column) for column in table.columns if column not in ("layer", "head")]
+    return {
+        name: [None if pd.isna(v) or not np.isfinite(v) else float(f"{v:.7g}") for v in heads[name].astype(float)]
+        for name in names
+    }
+
+
+def _most_moved(found: Comparison) -> str | None:
+    """The measure with the largest change of all."""
+    moved = found.heads[np.isfinite(found.heads["size"]) & (found.heads["size"] > 0)]
+    return None if moved.empty else str(moved.iloc[0]["measure"])
+
+
+def _change_map(table: pd.DataFrame, measure: str | None) -> Picture | None:
+    if measure is None:
+        return None
+    figure = measure_map(table, measure).update_layout(height=pictures.SMALL)
+    return Picture(figure, f"Change of {measure}, second less first.", opens=True)
+
+
+def _label_map(a: pd.DataFrame, b: pd.DataFrame) -> Picture | None:
+    """The second atlas's labels where they differ from the first's."""
+    if not sentences.known(a, "label") or not sentences.known(b, "label"):
+        return None
+    changed = sentences.changed_labels(a, b).set_index(["layer", "head"]).index
+    if changed.empty:
+        return None
+    same = ~pd.MultiIndex.from_frame(b[["layer", "head"]]).isin(changed)
+    shown = b[["layer", "head"]].assign(label=b["label"].mask(same))
+    figure = measure_map(shown, "label").update_layout(height=pictures.SMALL)
+    return Picture(figure, "New labels of the heads whose label changed; the others are blank.", opens=True)
+
+
+def _scans(found: Comparison) -> list[Block]:
+    if not found.scans:
+        return [Words("Nothing: same weights, same text, same settings.")]
+    return [Words(sentence(line)) for line in found.scans]
+
+
+def _heads(found: Comparison, table: pd.DataFrame) -> list[Block]:
+    changes = found.heads[~(found.heads["size"] == 0)]
+    if changes.empty:
+        return [Words("No measure of any head changed.")]
+    shown = f"The {MOST_ROWS} largest of {len(changes)} changes" if len(changes) > MOST_ROWS else "All changes"
+    wide = [str(column) for column in table.columns if column not in ("layer", "head")]
+    return [
+        HeadMap("Change of the measure, second less first. Click a head for its numbers."),
+        Grid("changes", changes.head(MOST_ROWS), "changes", f"{shown}, the largest first.", filters=True),
+        Grid(
+            "heads",
+            table,
+            "heads",
+            "Changes of every head, second less first.",
+            {"first": wide[:12], "all": wide},
+            True,
+        ),
+    ]
+
+
+def _labels(a: pd.DataFrame, b: pd.DataFrame) -> list[Block]:
+    if not sentences.known(a, "label") or not sentences.known(b, "label"):
+        return [Words("At least one of the atlases has no labels: scan again with the stream 'patterns'.")]
+    changed = sentences.changed_labels(a, b)
+    if changed.empty:
+        return [Words("No label changed.")]
+    return [Grid("labels", changed, "changes", "Heads with another label.")]
+
+
+def _layers(found: Comparison) -> list[Block]:
+    changes = found.layers[~(found.layers["size"] == 0)]
+    if changes.empty:
+        return [Words("No measure of any layer changed, or none was measured.")]
+    return [
+        Grid(
+            "layers",
+            changes.head(MOST_ROWS),
+            "changes",
+            "Changes of the residual stream, the largest first.",
+            filters=True,
+        )
+    ]

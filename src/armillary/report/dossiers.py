@@ -1,0 +1,109 @@
+"""What a browser needs to draw any head's dossier: one template per panel, and compact arrays with a row per head."""
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from jaxtyping import Float, Num
+
+from armillary.figures.heads import (
+    PANELS,
+    Arrays,
+    draw_patterns,
+    draw_shares,
+    pattern_arrays,
+    share_arrays,
+)
+
+if TYPE_CHECKING:
+    from armillary.atlas import Atlas
+
+CELLS = 64
+"""Mean logits are shown on a grid of at most this many cells a side."""
+
+LEVELS = 254
+"""Mean logits are kept in so many steps: as many as a colour scale shows."""
+
+
+def plain(figure: go.Figure) -> dict[str, Any]:
+    """A figure as JSON without the template, which all figures share and the page holds once."""
+    found: dict[str, Any] = json.loads(figure.to_json())
+    found["layout"].pop("template", None)
+    return {"data": found["data"], "layout": found["layout"]}
+
+
+def dossiers(atlas: "Atlas", evidence: pd.DataFrame | None) -> dict[str, Any]:
+    """{panels: {name: template}, arrays: {name: packed}}; an array has a row for each row of the heads table."""
+    heads = atlas.heads
+    panels: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+
+    def add(name: str, found: Arrays | None, draw: Any, shared: tuple[str, ...]) -> None:
+        if found is None:
+            return
+        own = {key: values for key, values in found.items() if key not in shared}
+        rows = np.stack([np.isfinite(v).reshape(len(heads), -1).any(1) for v in own.values()]).any(0)
+        if not rows.any():
+            return
+        first = int(np.argmax(rows))
+        template = plain(draw({**found, **{key: values[first] for key, values in own.items()}}))
+        for trace in template["data"]:
+            for field in trace.get("meta", {}):
+                trace.pop(field, None)
+        panels[name] = template
+        arrays.update({key: packed(values) for key, values in own.items() if key != "logits"})
+        if "logits" in own:
+            arrays["logits"] = packed_logits(own["logits"], own["logits_high"])
+
+    patterns = pattern_arrays(heads, evidence)
+    if patterns is not None:
+        patterns = {**patterns, "patterns_name": patterns["patterns_name"][0]}
+    add("patterns", patterns, draw_patterns, ("patterns_name",))
+    add("shares", share_arrays(heads), draw_shares, ())
+    for name, panel in PANELS.items():
+        found = panel.arrays(atlas, None, None)
+        if found is not None:
+            if "logits" in found:
+                step = -(-len(found["token"]) // CELLS)
+                found["token"] = np.array(
+                    [part.mean() for part in np.split(found["token"], range(step, len(found["token"]), step))]
+                )
+                found["logits"] = coarse(found["logits"], step)
+            found = {key: v if key in panel.shared else by_row(heads, v) for key, v in found.items()}
+        add(name, found, panel.draw, panel.shared)
+    return {"panels": panels, "arrays": arrays}
+
+
+def by_row(heads: pd.DataFrame, values: Num[np.ndarray, "layer head *rest"]) -> Num[np.ndarray, "row *rest"]:
+    """The array in the order of the heads table."""
+    return np.asarray(values[heads["layer"].to_numpy(int), heads["head"].to_numpy(int)])
+
+
+def coarse(values: Float[np.ndarray, "*batch q k"], step: int) -> Float[np.ndarray, "*batch a b"]:
+    """The mean over blocks of step x step cells, what is missing left out."""
+    if step == 1:
+        return values
+    pad = -values.shape[-1] % step
+    wide = np.pad(values, [(0, 0)] * (values.ndim - 2) + [(0, pad), (0, pad)], constant_values=np.nan)
+    n = wide.shape[-1] // step
+    blocks = wide.reshape(*values.shape[:-2], n, step, n, step)
+    seen = np.isfinite(blocks).sum((-3, -1))
+    total = np.nansum(blocks, axis=(-3, -1))
+    return np.asarray(np.divide(total, seen, out=np.full(total.shape, np.nan), where=seen > 0))
+
+
+def packed(values: Num[np.ndarray, "row *rest"]) -> dict[str, Any]:
+    """As float32 in base64."""
+    data = np.ascontiguousarray(values, dtype="<f4")
+    return {"type": "f4", "shape": list(data.shape[1:]), "data": base64.b64encode(data.tobytes()).decode()}
+
+
+def packed_logits(values: Float[np.ndarray, "row q k"], limit: Float[np.ndarray, "row"]) -> dict[str, Any]:
+    """As bytes: 0 is missing, 1 to 255 go from -limit to limit of each row."""
+    scale = np.where(limit > 0, limit, 1.0)[:, None, None]
+    steps = 1 + np.rint((np.clip(values / scale, -1, 1) + 1) / 2 * LEVELS)
+    data = np.where(np.isfinite(values), steps, 0).astype(np.uint8)
+    return {"type": "u1", "shape": list(data.shape[1:]), "data": base64.b64encode(data.tobytes()).decode()}

@@ -1,0 +1,255 @@
+"""One HTML file from sections: text escaped, data as JSON, scripts and styles inside, a policy against the rest."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from latex2mathml.converter import convert
+from plotly.offline import get_plotlyjs
+
+from armillary.report.definitions import TABLES, definition
+from armillary.report.dossiers import plain
+
+SCRIPTS = ("format.js", "plots.js", "filter.js", "popover.js", "table.js", "dossier.js", "map.js", "main.js")
+"""The page's modules, each after those that it imports."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its caption; `opens` where a click on a head opens its dossier."""
+
+    figure: go.Figure
+    caption: str
+    opens: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table that sorts; `meaning` is its entry in TABLES. `sets` are named choices of columns, the first is shown."""
+
+    name: str
+    table: pd.DataFrame
+    meaning: str
+    caption: str
+    sets: dict[str, list[str]] = field(default_factory=dict)
+    filters: bool = False
+    sort: str = ""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Names with their values, as text."""
+
+    rows: dict[str, str]
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """A map of all heads by a measure that the reader chooses."""
+
+    caption: str
+
+
+Block = Words | Picture | Grid | Pairs | HeadMap
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report."""
+
+    id: str
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A sentence of the first screen with its picture, if there is one."""
+
+    text: str
+    picture: Picture | None
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that the file holds. `data` is what the scripts need beside tables and figures."""
+
+    title: str
+    subtitle: str
+    cards: Sequence[Card]
+    sections: Sequence[Section]
+    data: dict[str, Any]
+
+
+def render(page: Page) -> str:
+    """The file's text."""
+    figures: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
+    cards = "".join(_card(card, i, figures) for i, card in enumerate(page.cards))
+    body = "".join(_section(section, figures, tables) for section in page.sections)
+    used = {(found["meaning"], column["name"]) for found in tables.values() for column in found["columns"]}
+    links = [(section.id, section.title) for section in page.sections] + [("definitions", "Definitions")]
+    data = {**page.data, "figures": figures, "tables": tables, "template": _template()}
+    scripts = [get_plotlyjs(), script()]
+    parts = {
+        "policy": policy(scripts),
+        "title": escape(page.title),
+        "subtitle": escape(page.subtitle),
+        "style": asset("report.css"),
+        "links": "".join(f'<li><a href="#{name}">{escape(title)}</a></li>' for name, title in links),
+        "cards": cards,
+        "sections": body + _definitions(used),
+        "data": embedded(data),
+        "plotly": scripts[0],
+        "script": scripts[1],
+    }
+    # in one pass, so that a name in the atlas that looks like a slot stays as it is
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], asset("report.html"))
+
+
+@cache
+def asset(name: str) -> str:
+    """A file of this package."""
+    return files("armillary.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def script() -> str:
+    """The modules as one: what they export has one name on the page, so imports and the word 'export' go."""
+    text = "\n".join(asset(name) for name in SCRIPTS)
+    text = re.sub(r'^import .*? from "\./.*?";\n', "", text, flags=re.MULTILINE)
+    return re.sub(r"^export ", "", text, flags=re.MULTILINE)
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """No network, and no script but these."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def embedded(data: Any) -> str:
+    """JSON that can stand inside a script element: no '<' is left in it, so nothing can end or open an element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+@cache
+def _template() -> dict[str, Any]:
+    empty = go.Figure(layout=dict(template="plotly_white"))
+    found: dict[str, Any] = json.loads(empty.to_json())["layout"]["template"]
+    return found
+
+
+# blocks -----------------------------------------------------------------------------------------------------------
+
+
+def _card(card: Card, number: int, figures: dict[str, Any]) -> str:
+    drawn = _picture(card.picture, f"first-{number}", figures, titled=False) if card.picture else ""
+    return f'<article class="card"><p class="told">{escape(card.text)}</p>{drawn}</article>'
+
+
+def _section(section: Section, figures: dict[str, Any], tables: dict[str, Any]) -> str:
+    parts = [f'<section id="{section.id}" aria-labelledby="{section.id}-title">']
+    parts.append(f'<h2 id="{section.id}-title">{escape(section.title)}</h2>')
+    for i, block in enumerate(section.blocks):
+        if isinstance(block, Words):
+            parts.append(f"<p>{escape(block.text)}</p>")
+        elif isinstance(block, Picture):
+            parts.append(_picture(block, f"{section.id}-{i}", figures))
+        elif isinstance(block, Grid):
+            parts.append(_grid(block, tables))
+        elif isinstance(block, HeadMap):
+            parts.append(
+                '<figure class="map"><div class="controls"><label>Colour heads by '
+                '<select id="map-measure"></select></label></div><div class="plot" id="map" role="group" '
+                f'aria-label="{escape(block.caption)}"></div><figcaption>{escape(block.caption)}</figcaption></figure>'
+            )
+        else:
+            rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in block.rows.items())
+            parts.append(f'<dl class="pairs">{rows}</dl>')
+    return "".join([*parts, "</section>"])
+
+
+def _picture(picture: Picture, name: str, figures: dict[str, Any], *, titled: bool = True) -> str:
+    figures[name] = {**plain(picture.figure), "opens": picture.opens}
+    title = figures[name]["layout"].pop("title", {}).get("text", "")
+    height = int(figures[name]["layout"].get("height", 400))
+    heading = f"<strong>{title}.</strong> " if title and titled else ""
+    caption = escape(picture.caption)
+    return (
+        f'<figure><div class="plot" role="group" aria-label="{caption}" data-figure="{name}" '
+        f'style="min-height:{height}px"></div><figcaption>{heading}{caption}</figcaption></figure>'
+    )
+
+
+def _grid(grid: Grid, tables: dict[str, Any]) -> str:
+    tables[grid.name] = {
+        "meaning": grid.meaning,
+        "columns": [_column(grid, str(column)) for column in grid.table.columns],
+        "sets": grid.sets,
+        "filters": grid.filters,
+        "sort": grid.sort,
+        "caption": grid.caption,
+    }
+    return f'<div class="grid" data-table="{grid.name}"></div>'
+
+
+def _column(grid: Grid, name: str) -> dict[str, Any]:
+    values = grid.table[name]
+    number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+    meant = definition(grid.meaning, name)
+    kept = [_number(value) for value in values] if number else [None if pd.isna(v) else str(v) for v in values]
+    return {"name": name, "number": number, "words": meant.words if meant else "", "values": kept}
+
+
+def _number(value: Any) -> float | int | None:
+    """A number to seven digits, whole ones as they are; missing and infinite ones as null."""
+    if pd.isna(value) or not math.isfinite(float(value)):
+        return None
+    number = float(f"{float(value):.7g}")
+    return int(number) if number.is_integer() and abs(number) < 1e15 else number
+
+
+def _definitions(used: set[tuple[str, str]]) -> str:
+    parts = [
+        '<section id="definitions" aria-labelledby="definitions-title"><h2 id="definitions-title">Definitions</h2>'
+    ]
+    parts.append("<p>Every column of the tables above. Averages never count padding or masked entries.</p>")
+    for table in TABLES:
+        columns = [column for meaning, column in sorted(used) if meaning == table]
+        if not columns:
+            continue
+        order = {name: i for i, name in enumerate(TABLES[table])}
+        parts.append(f"<details><summary>{table} ({len(columns)})</summary><dl>")
+        for column in sorted(columns, key=lambda name: (order.get(name, len(order)), name)):
+            meant = definition(table, column)
+            formula = f" {convert(meant.formula)}" if meant and meant.formula else ""
+            words = escape(meant.words) if meant else "This column has no definition yet."
+            parts.append(
+                f'<div id="def-{table}-{escape(column)}"><dt>{escape(column)}</dt><dd>{words}{formula}</dd></div>'
+            )
+        parts.append("</dl></details>")
+    return "".join([*parts, "</section>"])

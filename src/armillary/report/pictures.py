@@ -1,0 +1,232 @@
+"""The pictures of the first screen and those sections' pictures that no lens's own figure covers."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import xarray as xr
+from jaxtyping import Float
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from armillary.figures.heads import PART_COLOURS, measure_map
+from armillary.figures.style import styled
+from armillary.report.sentences import head_names, known, parts_of
+
+STRIPS = {
+    "first_mass": ("first token", "#D55E00"),
+    "prev_mass": ("previous token", "#56B4E9"),
+    "self_mass": ("itself", "#0072B2"),
+    "induction_score": ("induction", "#CC79A7"),
+}
+"""What the third picture shows of every head, with its colour."""
+
+MANY = 400
+LOUDEST = 3
+"""Of more heads than MANY, the third picture shows so many of each layer."""
+
+SMALL = 330
+"""Height of the first screen's pictures."""
+
+
+def kinds(heads: pd.DataFrame) -> tuple[go.Figure, str]:
+    """The map of labels; without labels, of how broad attention is, or of the weights' regimes."""
+    for measure, said in (
+        ("label", "Every head by its label."),
+        ("entropy_norm", "How broadly every head attends: 0 is one key, 1 is all keys alike."),
+        ("regime", "Every head by the keys that its weights could let pass a signal."),
+    ):
+        if known(heads, measure):
+            return measure_map(heads, measure).update_layout(height=SMALL), said
+    return go.Figure(), "Nothing was measured of the heads."
+
+
+def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str] | None:
+    """What makes the logits, layer by layer; without constituents, how much of the stream is position's."""
+    if known(heads, "positional_share", "content_share"):
+        parts = parts_of(heads).groupby(heads["layer"]).mean()
+        said = "What makes the logits of each layer, mean over its heads."
+    elif known(layers, "pos_share"):
+        parts = layers.set_index("layer")[["pos_share"]].rename(columns={"pos_share": "positional vectors"})
+        said = "How much of the residual stream depends on position alone."
+    else:
+        return None
+    figure = go.Figure()
+    for name in parts.columns:
+        if parts[name].abs().max() >= 0.005:
+            figure.add_bar(
+                x=parts.index.to_numpy(int),
+                y=parts[name].to_numpy(float),
+                name=name,
+                marker_color=PART_COLOURS[name],
+                hovertemplate="layer %{x}: %{y:.1%}<extra>" + name + "</extra>",
+            )
+    figure.update_layout(barmode="relative", bargap=0.15, legend=above())
+    figure.update_xaxes(title="layer", dtick=max(1, len(parts) // 8)).update_yaxes(title="share", tickformat=".0%")
+    return styled(figure, "", height=SMALL), said
+
+
+def from_weights(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
+    """What stands in for the picture of position where only weights are known."""
+    if not known(heads, "qk_stable_rank"):
+        return None
+    figure = measure_map(heads, "qk_stable_rank").update_layout(height=SMALL)
+    return figure, "How many directions queries and keys meet in: the stable rank of every W_q W_k'."
+
+
+def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
+    """Every head's masses and scores by layer, the largest of each named; of many heads, each layer's largest."""
+    strips = {name: STRIPS[name] for name in STRIPS if known(heads, name)}
+    if not strips:
+        if not known(heads, "qk_align_z"):
+            return None
+        strips = {"qk_align_z": ("alignment of queries and keys (z)", "#0072B2")}
+    figure = go.Figure()
+    for i, (column, (said, colour)) in enumerate(strips.items()):
+        shown = heads[heads[column].notna()].sort_values(column, ascending=False, kind="stable")
+        if len(heads) > MANY:
+            shown = shown.groupby("layer").head(LOUDEST)
+        aside = (i - (len(strips) - 1) / 2) * 0.18
+        figure.add_scatter(
+            x=shown["layer"].astype(float) + aside,
+            y=shown[column].astype(float),
+            mode="markers",
+            marker=dict(color=colour, size=6, opacity=0.75),
+            customdata=head_names(shown),
+            name=said,
+            hovertemplate="head %{customdata}: %{y:.3f}<extra>" + said + "</extra>",
+        )
+        where = dict(x=float(shown["layer"].iloc[0]) + aside, y=float(shown[column].iloc[0]))
+        figure.add_annotation(**where, text=head_names(shown)[0], showarrow=False, yshift=11, font_size=11)
+    figure.update_layout(legend=above())
+    figure.update_xaxes(title="layer", dtick=max(1, int(heads["layer"].max()) // 8), zeroline=False)
+    styled(figure, "", height=SMALL)
+    who = f"the {LOUDEST} largest heads of each layer" if len(heads) > MANY else "each head"
+    if "qk_align_z" in strips:
+        return figure, f"How far queries and keys of {who} use the same directions; the largest is named."
+    figure.update_yaxes(range=[-0.03, 1.08])
+    scores = ", and the induction score" if "induction_score" in strips else ""
+    return figure, f"The attention of {who} to three places{scores}; the largest of each is named."
+
+
+def above() -> dict[str, object]:
+    """A legend in one line above the picture."""
+    return dict(orientation="h", y=1.02, yanchor="bottom", x=0)
+
+
+def layer_shares(layers: pd.DataFrame) -> go.Figure:
+    """The residual stream: variance by position, sequence and the rest; lengths; how smooth the positional part is."""
+    panels = ("share of the variance", "mean length", "positional energy in the lowest frequencies")
+    figure = make_subplots(1, 3, subplot_titles=panels, horizontal_spacing=0.07)
+    at = layers["layer"].to_numpy(int)
+    names = {
+        "pos_share": ("position", "#0072B2"),
+        "ctx_share": ("sequence", "#E69F00"),
+        "resid_share": ("rest", "#999"),
+    }
+    for column, (said, colour) in names.items():
+        figure.add_bar(x=at, y=layers[column], name=said, marker_color=colour, legendgroup=said, row=1, col=1)
+    lengths = {"mu_norm": ("mean", "#009E73"), "pos_norm": ("position", "#0072B2"), "ctx_norm": ("sequence", "#E69F00")}
+    for column, (said, colour) in lengths.items():
+        line = dict(line_color=colour, legendgroup=said, showlegend=said == "mean", mode="lines+markers")
+        figure.add_scatter(x=at, y=layers[column], name=said, **line, row=1, col=2)
+    for i, k in enumerate((1, 3, 5, 10)):
+        line = dict(line_color=sample_colorscale("Viridis", [i / 4])[0], mode="lines+markers")
+        figure.add_scatter(x=at, y=layers[f"dct_energy_{k}"], name=f"lowest {k}", **line, row=1, col=3)
+    figure.update_layout(barmode="stack", legend=dict(orientation="h", y=-0.25, x=0))
+    figure.update_annotations(font_size=13)
+    figure.update_xaxes(title="layer", dtick=max(1, len(at) // 8)).update_yaxes(rangemode="tozero")
+    return styled(figure, "The residual stream, layer by layer", height=400)
+
+
+def median_spectra(arrays: xr.Dataset) -> go.Figure:
+    """Singular values of W_q W_k' and W_v W_o over their norm, median over each layer's heads."""
+    figure = make_subplots(1, 2, subplot_titles=("W_q W_k'", "W_v W_o"), shared_yaxes=True)
+    layers = arrays.sizes["layer"]
+    colours = sample_colorscale("Viridis", np.linspace(0, 0.9, max(layers, 2)))
+    for col, product in enumerate(("qk", "ov"), start=1):
+        for end in ("", "_random"):
+            if f"{product}_singular{end}" not in arrays:
+                continue
+            values = arrays[f"{product}_singular{end}"].to_numpy()
+            values = np.median(values / np.linalg.norm(values, axis=-1, keepdims=True), axis=1)
+            at = np.arange(1, values.shape[1] + 1)
+            if end:
+                line = dict(color="black", dash="dash", width=2)
+                random = np.median(values, axis=0)
+                figure.add_scatter(x=at, y=random, line=line, name="random", showlegend=col == 1, row=1, col=col)
+                continue
+            for layer in range(layers):
+                figure.add_scatter(
+                    x=at,
+                    y=values[layer],
+                    mode="lines",
+                    line_color=colours[layer],
+                    name=f"layer {layer}",
+                    legendgroup=str(layer),
+                    showlegend=col == 1,
+                    row=1,
+                    col=col,
+                )
+    figure.update_xaxes(title="component").update_yaxes(type="log").update_yaxes(title="singular value / norm", col=1)
+    return styled(figure, "Singular values of the heads' products, median over each layer", height=420)
+
+
+def truncation(costs: Float[np.ndarray, "layer head kept"]) -> go.Figure:
+    """What the logits lose if only the n fastest frequencies turn: mean over heads, and the worst head."""
+    figure = go.Figure()
+    at = np.arange(costs.shape[-1] - 1)  # with all of them nothing changes, which has no logarithm
+    costs = costs[..., :-1]
+    for said, values, colour in (
+        ("mean over heads", np.nanmean(costs, axis=(0, 1)), "#0072B2"),
+        ("the head that loses most", np.nanmax(costs, axis=(0, 1)), "#D55E00"),
+    ):
+        figure.add_scatter(x=at, y=values, mode="lines+markers", line_color=colour, name=said)
+    figure.add_hline(0.01, line=dict(color="grey", dash="dot"))
+    figure.update_xaxes(title="frequencies that turn, fastest first")
+    figure.update_yaxes(title="squared change of the logits", type="log", tickformat="~g")
+    figure.update_layout(legend=above())
+    return styled(figure, "Which rotary frequencies could stop", height=380)
+
+
+def agreement(table: pd.DataFrame) -> go.Figure:
+    """Rank correlations with their intervals, coloured by whether the sign is the expected one."""
+    names = [f"{a} · {b}" for a, b in zip(table["a"], table["b"], strict=True)]
+    centre = table["correlation"].to_numpy(float)
+    right = np.sign(centre) == np.where(table["expected"] == "+", 1, -1)
+    figure = go.Figure(
+        go.Scatter(
+            x=centre,
+            y=names,
+            mode="markers",
+            marker=dict(size=10, color=np.where(right, "#0072B2", "#D55E00"), symbol=np.where(right, "circle", "x")),
+            error_x=dict(
+                type="data",
+                symmetric=False,
+                array=table["high"].to_numpy(float) - centre,
+                arrayminus=centre - table["low"].to_numpy(float),
+                color="#999",
+            ),
+            hovertemplate="%{y}: %{x:.2f}<extra></extra>",
+        )
+    )
+    figure.add_vline(0, line_color="grey")
+    figure.update_xaxes(title="rank correlation over heads", range=[-1.05, 1.05])
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    return styled(figure, "Where lenses should tell the same story", height=max(260, 34 * len(table) + 130))
+
+
+def change_bars(changes: pd.DataFrame) -> go.Figure:
+    """The measures that changed most, median size over heads."""
+    sizes = changes[np.isfinite(changes["size"])].groupby("measure")["size"].median().nlargest(14)
+    figure = go.Figure(
+        go.Bar(
+            x=sizes.to_numpy(float),
+            y=[str(name) for name in sizes.index],
+            orientation="h",
+            marker_color="#0072B2",
+            hovertemplate="%{y}: %{x:.2f}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="median change (spreads)")
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    return styled(figure, "", height=SMALL)

@@ -1,0 +1,330 @@
+"""The report's first sentences, written from the tables: every number in them is a fact that can be checked.
+
+Each function gives the text and its facts: named, unrounded, in the order in which the text says them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from armillary.lenses.rotary import RecommendedP
+
+KINDS = {
+    "self": "self",
+    "previous": "previous-token",
+    "next": "next-token",
+    "local": "local",
+    "first-token": "first-token",
+    "induction": "induction",
+    "duplicate": "duplicate-token",
+    "content": "content",
+    "broad": "broad",
+    "mixed": "mixed",
+}
+"""Labels as words before 'head', in the order that breaks ties."""
+
+MOST_KINDS = 4
+"""So many kinds of heads are told one by one."""
+
+MASSES = {
+    "first_mass": "to the first token",
+    "prev_mass": "to the previous one",
+    "self_mass": "to the token itself",
+}
+
+Fact = int | float | str
+
+
+class Told(NamedTuple):
+    """A sentence and the facts in it."""
+
+    text: str
+    facts: dict[str, Fact]
+
+
+@dataclass
+class _Writer:
+    """Writes facts as words and remembers them."""
+
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+    def count(self, name: str, value: int) -> str:
+        self.facts[name] = int(value)
+        return str(value)
+
+    def percent(self, name: str, value: float) -> str:
+        self.facts[name] = float(value)
+        return percent(value)
+
+    def number(self, name: str, value: float, digits: int = 2) -> str:
+        self.facts[name] = float(value)
+        return minus(f"{value:.{digits}f}")
+
+    def word(self, name: str, value: str) -> str:
+        self.facts[name] = value
+        return value
+
+    def told(self, text: str) -> Told:
+        return Told(text, self.facts)
+
+
+def percent(value: float) -> str:
+    """0.417 as 42 %, with a space that does not break."""
+    return minus(f"{100 * value:.0f}") + "\u00a0%"
+
+
+def minus(number: str) -> str:
+    """With a true minus sign, and none before a zero."""
+    if not any(digit in number for digit in "123456789"):
+        number = number.removeprefix("-")
+    return number.replace("-", "\u2212")
+
+
+def listed(parts: list[str]) -> str:
+    """a, b and c."""
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """The word for so many of them."""
+    return one if count == 1 else many or one + "s"
+
+
+def known(table: pd.DataFrame, *columns: str) -> bool:
+    """Whether the table holds anything in each of these columns."""
+    return all(column in table and bool(table[column].notna().any()) for column in columns)
+
+
+def counted(words: pd.Series, order: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Each word with its number, most frequent first; equal ones in this order, then by the alphabet."""
+    counts = words.dropna().value_counts().to_dict()
+    rank = {word: i for i, word in enumerate(order)}
+    return sorted(((str(w), int(n)) for w, n in counts.items()), key=lambda c: (-c[1], rank.get(c[0], len(rank)), c[0]))
+
+
+# how many heads of which kind, and where --------------------------------------------------------------------------
+
+
+def kinds(heads: pd.DataFrame) -> Told:
+    """How many heads of which kind there are and in which layers; without labels, where attention goes."""
+    write = _Writer()
+    count, layers = len(heads), int(heads["layer"].nunique())
+    model = f"{write.count('heads', count)} {plural(count, 'head')}"
+    model += f" in {write.count('layers', layers)} {plural(layers, 'layer')}"
+    if known(heads, "label"):
+        return write.told(_by_label(write, heads, model))
+    if known(heads, *MASSES):
+        rests = [(name, to, int((heads[name] > 0.5).sum())) for name, to in MASSES.items()]
+        said = listed([f"{to} in {write.count(name, n) if n else 'none'}" for name, to, n in rests])
+        return write.told(f"Of {model}, more than half of the attention goes {said}; this atlas has no labels.")
+    if known(heads, "regime"):
+        said = listed([f"{write.count(word, n)} {word}" for word, n in counted(heads["regime"], ())])
+        return write.told(f"Of {model}, judged by the keys that their weights could let pass a signal, {said}.")
+    return write.told(f"The model has {model}; this atlas does not say what they do.")
+
+
+def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
+    labels = heads["label"]
+    counts = counted(labels, tuple(KINDS))
+    if counts[0][1] == len(heads):
+        return f"Of {model}, all are {KINDS.get(counts[0][0], counts[0][0])} heads."
+    shown = counts if len(counts) <= MOST_KINDS + 1 else counts[:MOST_KINDS]
+    parts: list[str] = []
+    for word, n in shown:
+        kind = f"{KINDS.get(word, word)} {plural(n, 'head')}"
+        verb = "" if parts else plural(n, "is an " if kind[0] in "aeiou" else "is a ", "are ")
+        parts.append(f"{write.count(word, n)} {verb}{kind} ({_where(write, word, heads[labels == word])})")
+    rest = sum(n for _, n in counts[len(shown) :])
+    if rest:
+        parts.append(f"{write.count('other kinds', rest)} of other kinds")
+    unknown = int(labels.isna().sum())
+    end = f"; {write.count('no label', unknown)} {plural(unknown, 'has', 'have')} no label" if unknown else ""
+    return f"Of {model}, {listed(parts)}{end}."
+
+
+def _where(write: _Writer, word: str, part: pd.DataFrame) -> str:
+    """The head if there is one, else the layers from first to last."""
+    if len(part) == 1:
+        return write.word(f"{word} at", head_names(part)[0])
+    first, last = int(part["layer"].min()), int(part["layer"].max())
+    if first == last:
+        return f"layer {write.count(f'{word} layer', first)}"
+    to = "and" if last == first + 1 else "to"
+    return f"layers {write.count(f'{word} first layer', first)} {to} {write.count(f'{word} last layer', last)}"
+
+
+def head_names(heads: pd.DataFrame) -> list[str]:
+    """3.5 for layer 3, head 5."""
+    return [f"{int(layer)}.{int(head)}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
+
+
+# how position is carried ------------------------------------------------------------------------------------------
+
+
+def parts_of(heads: pd.DataFrame) -> pd.DataFrame:
+    """What makes each head's logits: rotated mean, positional vectors, bias, mixed, content; they add to 1."""
+    vectors = heads["share_mean_pos"] + heads["share_pos_mean"] + heads["share_pos_pos"]
+    parts = {
+        "rotated mean": heads["share_mean_mean"],
+        "positional vectors": vectors,
+        "bias": heads["share_bias"].fillna(0.0).where(vectors.notna()),
+        "mixed": heads["mixed_share"],
+        "content": heads["content_share"],
+    }
+    return pd.DataFrame(parts).astype(float)
+
+
+THROUGH = {"rotated mean": "the rotated mean", "positional vectors": "positional vectors", "bias": "a position bias"}
+
+
+def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Told:
+    """What share of the logits position makes, and through what; `encodings` as the model declares them."""
+    write = _Writer()
+    declared = f"its layers have {listed(encodings)}" if encodings else "its layers declare no position encoding"
+    if not known(heads, "positional_share", "content_share"):
+        said = why or "scan it with the streams positions and constituents"
+        return write.told(f"How this model carries position was not measured ({said}); {declared}.")
+    mean = parts_of(heads).mean()
+    total = float(heads["positional_share"].mean())
+    text = f"Position makes {write.percent('positional', total)} of the logits' variation, mean over heads"
+    through = [
+        f"{write.percent(name, float(mean[name]))} by {said}"
+        for name, said in THROUGH.items()
+        if abs(mean[name]) >= 0.005
+    ]
+    text += f" ({listed(through)})" if through else ""
+    text += f", content {write.percent('content', float(mean['content']))}"
+    text += f" and the two together {write.percent('mixed', float(mean['mixed']))}"
+    return write.told(text + _extremes(write, heads) + ".")
+
+
+def _extremes(write: _Writer, heads: pd.DataFrame) -> str:
+    """Where position weighs most and least, if layers differ."""
+    layers = heads.groupby("layer")["positional_share"].mean().dropna().astype(float)
+    if len(layers) < 2 or layers.max() == layers.min():
+        return ""
+    most, least = int(str(layers.idxmax())), int(str(layers.idxmin()))
+    said = f"; position weighs most in layer {write.count('most layer', most)}"
+    said += f" ({write.percent('most', layers.max())}) and least in layer {write.count('least layer', least)}"
+    return said + f" ({write.percent('least', layers.min())})"
+
+
+# what stands out --------------------------------------------------------------------------------------------------
+
+
+def stands_out(heads: pd.DataFrame, layers: pd.DataFrame, rotary: RecommendedP | None = None) -> Told:
+    """The sinks, the strongest heads, and how far position is a matter of few frequencies."""
+    write = _Writer()
+    clauses: list[str] = []
+    if known(heads, "first_mass"):
+        sinks = int((heads["first_mass"] > 0.5).sum())
+        who = f"{write.count('sinks', sinks)} {plural(sinks, 'head gives', 'heads give')}" if sinks else "no head gives"
+        clauses.append(f"{who} more than half of {plural(sinks or 1, 'its', 'their')} attention to the first token")
+    strongest: tuple[tuple[str, str, Callable[[str, float], str]], ...] = (
+        ("prev_mass", "the most attention to the previous token", write.percent),
+        ("induction_score", "the largest induction score", write.number),
+    )
+    for column, said, shown in strongest:
+        if known(heads, column):
+            top = heads[heads[column] == heads[column].max()]
+            clauses.append(f"{said} is {shown(column, float(heads[column].max()))} ({_which(write, column, top)})")
+    if rotary is not None:
+        clauses.append(_still(write, rotary))
+    elif known(layers, "dct_energy_10") and len(layers) > 1:
+        smooth = float(layers["dct_energy_10"].iloc[1:].median())
+        lowest = write.percent("smooth", smooth)
+        clauses.append(f"{lowest} of the positional pattern lies in its lowest frequencies, median over layers")
+    if not clauses and known(heads, "qk_align_z"):
+        z = heads["qk_align_z"].astype(float)
+        top = heads[z == z.max()]
+        said = f"queries and keys are most aligned in {_which(write, 'align', top)}"
+        clauses.append(f"{said} (z\u00a0=\u00a0{write.number('qk_align_z', float(z.max()), 1)})")
+        rank = float(heads["qk_stable_rank"].median())
+        clauses.append(f"the median stable rank of a head's W_q W_k' is {write.number('qk_stable_rank', rank, 1)}")
+    if not clauses:
+        return write.told("Nothing was measured that could stand out.")
+    return write.told(clauses[0][0].upper() + "; ".join(clauses)[1:] + ".")
+
+
+def _which(write: _Writer, name: str, top: pd.DataFrame) -> str:
+    """The heads that share a maximum."""
+    if len(top) > 3:
+        return f"{write.count(f'{name} heads', len(top))} heads"
+    return f"{plural(len(top), 'head')} " + listed(
+        [write.word(f"{name} at {i}", head) for i, head in enumerate(head_names(top))]
+    )
+
+
+def _still(write: _Writer, rotary: RecommendedP) -> str:
+    still = rotary.frequencies - rotary.kept
+    if rotary.frequencies == 1:
+        return f"the only rotary frequency could {'stop turning cheaply' if still else 'not stop turning cheaply'}"
+    if not still:
+        return f"none of {write.count('frequencies', rotary.frequencies)} rotary frequencies could stop turning cheaply"
+    stop = write.count("still", still)
+    of = f"of {write.count('frequencies', rotary.frequencies)} rotary frequencies"
+    cost = f"{100 * rotary.cost:.1f}\u00a0%"
+    write.facts["cost"] = float(rotary.cost)
+    return f"the slowest {stop} {of} could stop turning and change the logits by {cost}"
+
+
+# two atlases ------------------------------------------------------------------------------------------------------
+
+
+def labels_changed(a: pd.DataFrame, b: pd.DataFrame) -> Told:
+    """How many heads have another label in b, and the most frequent change."""
+    write = _Writer()
+    if not known(a, "label") or not known(b, "label"):
+        count = write.count("heads", len(a))
+        return write.told(f"The two atlases have the same {count} heads; without labels in both, only numbers compare.")
+    changed = changed_labels(a, b)
+    n = len(changed)
+    if not n:
+        return write.told(f"All {write.count('heads', len(a))} heads keep their label.")
+    said = (
+        f"{write.count('changed', n)} of {write.count('heads', len(a))} heads {plural(n, 'has', 'have')} another label"
+    )
+    pairs = counted(changed["before"].fillna("none") + " to " + changed["after"].fillna("none"), ())
+    most = f"{pairs[0][0]} ({write.count('times', pairs[0][1])} {plural(pairs[0][1], 'head')})"
+    return write.told(f"{said}; the most frequent change is from {most}.")
+
+
+def changed_labels(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
+    """layer, head, before, after of the heads whose label differs."""
+    both = a[["layer", "head"]].assign(before=a["label"], after=b["label"])
+    same = (both["before"] == both["after"]).fillna(False) | (both["before"].isna() & both["after"].isna())
+    return both[~same].reset_index(drop=True)
+
+
+def largest_change(changes: pd.DataFrame) -> Told:
+    """The measure and head that changed most, in units of its spread over heads."""
+    write = _Writer()
+    moved = changes[np.isfinite(changes["size"]) & (changes["size"] > 0)]
+    if moved.empty:
+        return write.told("No measure of any head changed.")
+    top = moved.iloc[0]
+    head = write.word("head", f"{int(top['layer'])}.{int(top['head'])}")
+    went = f"from {write.number('a', float(top['a']))} to {write.number('b', float(top['b']))}"
+    size = f"{write.number('size', float(top['size']), 1)} times its spread over heads"
+    return write.told(f"The largest change is that of {top['measure']} in head {head}, {went}: {size}.")
+
+
+def position_changed(a: pd.DataFrame, b: pd.DataFrame) -> Told:
+    """How the share of position in the logits changed, and where attention goes."""
+    write = _Writer()
+    clauses: list[str] = []
+    for column, said in (
+        ("positional_share", "the share of position in the logits"),
+        ("first_mass", "the attention to the first token"),
+        ("prev_mass", "that to the previous one"),
+    ):
+        if known(a, column) and known(b, column):
+            before, after = (float(table[column].mean()) for table in (a, b))
+            went = f"{write.percent(f'{column} a', before)} to {write.percent(f'{column} b', after)}"
+            clauses.append(f"{said} goes from {went}" if not clauses else f"{said} from {went}")
+    if not clauses:
+        return write.told("Neither shares of the logits nor attention were measured in both.")
+    return write.told("On average over heads, " + listed(clauses) + ".")
