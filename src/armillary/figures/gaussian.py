@@ -22,8 +22,11 @@ def information_by_lag(table: pd.DataFrame) -> go.Figure:
             line_color=colour,
         )
     if "mi_floor" in table:
-        figure.add_hline(
-            float(table["mi_floor"].iloc[0]), line=dict(color="grey", dash="dot"), annotation_text="unrelated tokens"
+        floor = float(table["mi_floor"].iloc[0])
+        figure.add_hline(floor, line=dict(color="grey", dash="dot"))
+        # on a logarithmic axis an annotation's height is a power of ten
+        figure.add_annotation(
+            text="unrelated tokens", x=1, xref="paper", y=np.log10(floor), yanchor="bottom", showarrow=False
         )
     figure.update_xaxes(title="distance in tokens", type="log", dtick=np.log10(2))
     figure.update_yaxes(title="mutual information (nats)", type="log")

@@ -8,11 +8,11 @@ from plotly.subplots import make_subplots
 from armillary.figures.style import styled
 
 COLOURS = {
-    "late": "#1f77b4",
-    "middle": "#2a9d5c",
-    "early": "#9467bd",
+    "late": "#0072B2",
+    "middle": "#009E73",
+    "early": "#CC79A7",
     "uniform": "#999999",
-    "vanishing": "#c0392b",
+    "vanishing": "#D55E00",
 }
 
 
