@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from armillary import __version__
-from armillary.commands import atlas, intervene, map, model, rope, scan, theory, train, weights
+from armillary.commands import atlas, intervene, labels, map, model, report, rope, scan, theory, train, view, weights
 from armillary.errors import ArmillaryError
 
 app = typer.Typer(
@@ -33,6 +33,10 @@ for command in (
     atlas.layers,
     atlas.show,
     atlas.compare,
+    labels.labels,
+    labels.verify_heads,
+    report.report,
+    view.view,
     weights.weights,
     weights.gaussian,
     weights.localization,

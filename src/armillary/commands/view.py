@@ -1,0 +1,65 @@
+"""Look at an atlas in the browser: view."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from armillary.commands.options import Folder, TrustRemoteCode
+from armillary.errors import ArmillaryError
+
+if TYPE_CHECKING:
+    from armillary.atlas import Atlas
+    from armillary.viewer.live import LiveModel
+
+
+def view(
+    folder: Folder,
+    model: Annotated[str | None, typer.Option(help="The atlas's model, if it is not where the scan found it.")] = None,
+    compare: Annotated[Path | None, typer.Option(help="A second atlas to look at beside the first.")] = None,
+    port: Annotated[int, typer.Option(help="Where to listen (0: any free port).", min=0, max=65535)] = 0,
+    host: Annotated[str, typer.Option(help="Who may connect: this machine alone unless you say otherwise.")] = (
+        "127.0.0.1"
+    ),
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Open a page on which heads, texts and changes can be looked at while you type. Ctrl-C ends it."""
+    from armillary.atlas import open_atlas
+    from armillary.viewer.guard import Gate, is_loopback
+    from armillary.viewer.pages import Pages
+    from armillary.viewer.server import Viewer, address, listening_socket, serve
+
+    atlas = open_atlas(folder)
+    other = None if compare is None else open_atlas(compare)
+    live, why = live_model(atlas, model, trust_remote_code)
+    gate = Gate(host)
+    viewer = Viewer(Pages(atlas, other, live, why), gate)
+    sock = listening_socket(host, port)
+    if live is None:
+        typer.echo(f"No model is loaded ({why}): the page shows the atlas alone.")
+    if not is_loopback(host):
+        typer.echo(f"Other machines can reach this page at {host}; the token in the address keeps them out.")
+    typer.echo(f"The viewer is at\n\n    {address(gate, sock.getsockname()[1])}\n\nCtrl-C ends it.")
+    serve(viewer, sock, browser=browser)
+    sys.stdout.flush()
+    os._exit(0)  # at once: taking torch down takes Python seconds, and a layer that still runs cannot be asked to stop
+
+
+def live_model(atlas: "Atlas", given: str | None, trust_remote_code: bool) -> "tuple[LiveModel | None, str]":
+    """The atlas's model, or why there is none: without --model only a folder that is still there is tried."""
+    from armillary.models import load_for, load_tokenizer
+    from armillary.viewer.live import LiveModel
+
+    source = given or str(atlas.attrs["model"]["name"])
+    if given is None and not Path(source).is_dir():
+        return None, f"{source} is not a folder here"
+    try:
+        model = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
+        return LiveModel(model, load_tokenizer(source, trust_remote_code=trust_remote_code), atlas), ""
+    except ArmillaryError as error:
+        if given is not None:
+            raise
+        return None, str(error)

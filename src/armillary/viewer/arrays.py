@@ -1,0 +1,29 @@
+"""Numbers for the page: arrays as bytes, everything else as JSON that any browser reads."""
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+
+def packed(values: Shaped[np.ndarray, "..."]) -> dict[str, Any]:
+    """An array as float32 bytes in base64 with its shape; NaN stays NaN."""
+    flat = np.asarray(values, dtype="<f4")
+    return {"shape": list(flat.shape), "f4": base64.b64encode(flat.tobytes()).decode("ascii")}
+
+
+def plain(value: Any) -> Any:
+    """Lists, dicts, numbers and texts alone; what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | bool) or value is None else str(value)

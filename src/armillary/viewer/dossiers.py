@@ -1,0 +1,112 @@
+"""A head's dossier for the page: one template for each figure, and every head's arrays to fill it with.
+
+To draw a figure in Python takes longer than a head switch may; the page fills the fields that a trace's `meta` names
+(figures/heads.py) with the arrays of the head that is shown.
+"""
+
+import json
+from functools import cached_property, lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Num
+
+from armillary.errors import ArmillaryError
+from armillary.figures import heads as drawn
+from armillary.viewer.arrays import packed, plain
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from armillary.atlas import Atlas
+
+MATRICES = "logits"
+"""The panel whose arrays are read for one head at a time: for all heads of a large model they would fill the memory."""
+
+Arrays = dict[str, Num[np.ndarray, "..."]]
+
+
+class Dossiers:
+    """The dossiers of all heads of an atlas."""
+
+    def __init__(self, atlas: "Atlas") -> None:
+        self._atlas = atlas
+        self._heads = atlas.heads.reset_index(drop=True)
+        names = zip(self._heads["layer"].tolist(), self._heads["head"].tolist(), strict=True)
+        self._row = {(int(layer), int(head)): i for i, (layer, head) in enumerate(names)}
+        self.evidence = _evidence(atlas)
+        self._of_logits = lru_cache(maxsize=64)(lambda layer, head: drawn.logit_arrays(atlas, layer, head))
+
+    def of(self, layer: int, head: int) -> dict[str, Any]:
+        """A head's evidence, and its arrays by name; NaN where a number is not known."""
+        i = self._row[layer, head]
+        arrays = {name: values[i] for name, values in self._by_row.items()}
+        for panel, found in self._by_head.items():
+            own = {name: values for name, values in found.items() if name not in drawn.PANELS[panel].shared}
+            arrays |= {name: values[layer, head] for name, values in own.items()}
+        arrays |= self._of_logits(layer, head) or {}
+        numbers = {name: packed(np.asarray(values)) for name, values in arrays.items() if values.dtype.kind in "fi"}
+        return {"evidence": self._evidence_of(layer, head), "arrays": numbers}
+
+    def _evidence_of(self, layer: int, head: int) -> list[dict[str, Any]]:
+        """For every candidate label the measure, its value, what a random head shows, the threshold."""
+        rows = self.evidence
+        if rows is None:
+            return []
+        found = rows[(rows["layer"] == layer) & (rows["head"] == head)].drop(columns=["layer", "head"])
+        return plain(found.to_dict("records"))  # type: ignore[no-any-return]
+
+    @cached_property
+    def templates(self) -> dict[str, Any]:
+        """The figures of the dossier in order, drawn for the first head that has numbers for each; no other ones."""
+        row = {name: values[0] for name, values in self._by_row.items()}
+        first = self._heads.iloc[0]
+        figures: dict[str, go.Figure | None] = {
+            "patterns": drawn.pattern_bars(first, self.evidence) if "patterns" in row else None,
+            "constituents": drawn.constituent_bars(self._first_with("shares")) if "shares" in row else None,
+        }
+        for name, panel in drawn.PANELS.items():
+            found = self._of_logits(0, 0) if name == MATRICES else self._first(name)
+            figures[name] = panel.draw(found) if found else None
+        return {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure is not None}
+
+    def _first_with(self, name: str) -> pd.Series:
+        known = np.isfinite(self._by_row[name]).any(-1)
+        return self._heads.iloc[int(np.argmax(known))]
+
+    def _first(self, panel: str) -> Arrays | None:
+        """The arrays of the first head that has any finite number in this panel."""
+        found = self._by_head.get(panel)
+        if found is None:
+            return None
+        shared = drawn.PANELS[panel].shared
+        for layer, head in self._row:
+            here = {name: values if name in shared else values[layer, head] for name, values in found.items()}
+            if any(np.isfinite(values).any() for name, values in here.items() if name not in shared):
+                return here
+        return None
+
+    @cached_property
+    def _by_row(self) -> Arrays:
+        """What comes from the table: (row, ...)."""
+        return {
+            **(drawn.pattern_arrays(self._heads, self.evidence) or {}),
+            **(drawn.share_arrays(self._heads) or {}),
+        }
+
+    @cached_property
+    def _by_head(self) -> dict[str, Arrays]:
+        """What comes from the atlas, by panel: (layer, head, ...)."""
+        each = {name: panel.arrays(self._atlas, None, None) for name, panel in drawn.PANELS.items() if name != MATRICES}
+        return {name: found for name, found in each.items() if found is not None}
+
+
+def _evidence(atlas: "Atlas") -> pd.DataFrame | None:
+    """The evidence for every head's label; None for an atlas without labels."""
+    try:
+        found: pd.DataFrame = import_module("armillary.lenses.labels").evidence_table(atlas)
+    except (ModuleNotFoundError, ArmillaryError, KeyError):
+        return None
+    return found

@@ -1,0 +1,203 @@
+"""The viewer's server: fixed routes over one atlas (or two) and its model, each request by itself."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from armillary.errors import ArmillaryError
+from armillary.streams.constituents import TERMS
+from armillary.viewer import texts
+from armillary.viewer.asked import Asked
+from armillary.viewer.changes import asked_change
+from armillary.viewer.guard import Application, Gate, Guarded, Refused, is_loopback, read_json
+from armillary.viewer.live import LiveModel
+from armillary.viewer.pages import Pages
+from armillary.viewer.worker import Abandoned, Work, Worker
+
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+LEVELS = ("token", "word")
+Handler = Callable[[Request, Asked], Awaitable[str]]
+
+
+class Viewer:
+    """The application: `viewer.application` behind `viewer.gate`, with `viewer.worker` for the model."""
+
+    def __init__(self, pages: Pages, gate: Gate) -> None:
+        self.pages, self.gate = pages, gate
+        self.worker = Worker()
+        handlers: dict[str, Handler] = {
+            "start": self._start,
+            "head": self._head,
+            "spiral": self._spiral,
+            "look": self._look,
+            "row": self._row,
+            "change": self._change,
+        }
+        routes = [Route(f"/api/{name}", _answering(handler), methods=["POST"]) for name, handler in handlers.items()]
+        routes += [Route(path, _serving(body, kind), methods=["GET"]) for path, (body, kind) in _files().items()]
+        self.application: Application = Guarded(Starlette(routes=routes), gate)
+
+    async def _start(self, request: Request, asked: Asked) -> str:
+        asked.done()
+        return await run_in_threadpool(lambda: _json(self.pages.start()))
+
+    async def _head(self, request: Request, asked: Asked) -> str:
+        layer, head = self._which(asked)
+        asked.done()
+        return await run_in_threadpool(lambda: _json(self.pages.dossiers.of(layer, head)))
+
+    async def _spiral(self, request: Request, asked: Asked) -> str:
+        kind = asked.choice("kind", ("pos", "cvec"))
+        if not self.pages.points:
+            raise Refused(422, "this atlas has no positional vectors: scan with the stream positions")
+        layer = asked.whole("layer", 0, self.pages.points - 1)
+        asked.done()
+        return await run_in_threadpool(self.pages.spiral, kind, layer)
+
+    async def _look(self, request: Request, asked: Asked) -> str:
+        live, text, (layer, head) = self._live(), asked.text("text"), self._which(asked)
+        level, terms = asked.choice("level", LEVELS, "token"), asked.choices("terms", TERMS)
+        asked.done()
+        return await self._work(request, lambda gone: texts.look(live, gone, text, layer, head, level, terms))
+
+    async def _row(self, request: Request, asked: Asked) -> str:
+        live, text, (layer, head) = self._live(), asked.text("text"), self._which(asked)
+        token = asked.whole("token", 0, live.most_tokens - 1)
+        asked.done()
+        return await self._work(request, lambda gone: texts.row(live, gone, text, layer, head, token))
+
+    async def _change(self, request: Request, asked: Asked) -> str:
+        live, text, (layer, head) = self._live(), asked.text("text"), self._which(asked)
+        level = asked.choice("level", LEVELS, "token")
+        change, name = asked_change(asked.part("change"), live, layer, head)
+        asked.done()
+        return await self._work(
+            request, lambda gone: texts.before_and_after(live, gone, text, layer, head, level, change, name)
+        )
+
+    async def _work(self, request: Request, work: Work[dict[str, Any]]) -> str:
+        return await self.worker.do(request, lambda gone: _json(work(gone)))
+
+    def _live(self) -> LiveModel:
+        if self.pages.live is None:
+            raise Refused(422, "no model is loaded: start the viewer with --model MODEL")
+        return self.pages.live
+
+    def _which(self, asked: Asked) -> tuple[int, int]:
+        layer = asked.whole("layer", 0, len(self.pages.counts) - 1)
+        return layer, asked.whole("head", 0, self.pages.counts[layer] - 1)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """The handler's JSON; a mistake of the request or of the user as a status and a sentence."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            body = await handler(request, Asked(await read_json(request)))
+            return Response(body, media_type="application/json")
+        except Refused as refused:
+            return PlainTextResponse(refused.reason, refused.status)
+        except ArmillaryError as error:
+            return PlainTextResponse(str(error), 422)
+        except Abandoned:
+            return PlainTextResponse("the client left", 499)
+
+    return answer
+
+
+def _serving(body: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        return Response(body, media_type=kind)
+
+    return serve
+
+
+def _files() -> dict[str, tuple[bytes, str]]:
+    """Every file that is served, read once: no request names a file."""
+    import plotly
+
+    found = {}
+    for file in files("armillary.viewer").joinpath("static").iterdir():
+        kind = KINDS[Path(file.name).suffix]
+        found["/" if file.name == "index.html" else f"/static/{file.name}"] = (file.read_bytes(), kind)
+    script = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_bytes()
+    found["/"] = (found["/"][0].replace(b"<!-- plotly -->", _style_names(script)), KINDS[".html"])
+    return {**found, "/static/plotly.min.js": (script, KINDS[".js"])}
+
+
+def _style_names(script: bytes) -> bytes:
+    """Elements with the names of the styles for maps of the earth that Plotly would write inline: it then does not."""
+    names = set(re.findall(rb'getElementById\("([0-9a-f]{64})"\)', script))
+    return b"".join(b'<meta id="%s" />' % name for name in sorted(names))
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens at this place; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+        made.listen(128)  # from here on a browser can connect, and waits until the server runs
+    except OSError as error:
+        made.close()
+        raise ArmillaryError(f"the viewer cannot listen at {host}:{port} ({error}): choose another --port") from error
+    return made
+
+
+def address(gate: Gate, port: int) -> str:
+    """Where the page is, with the token that opens it."""
+    host = "127.0.0.1" if is_loopback(gate.host) and ":" not in gate.host else gate.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={gate.token}"
+
+
+class Server(uvicorn.Server):
+    """A server that gives up the model's work as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
+        super().__init__(config)
+        self._worker = worker
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._worker.stop()
+        super().handle_exit(sig, frame)
+
+
+def serve(viewer: Viewer, sock: socket.socket, *, browser: bool = True) -> None:
+    """Answer until Ctrl-C, then stop at once: work that runs is given up."""
+    config = uvicorn.Config(
+        viewer.application,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        limit_concurrency=64,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=1,
+    )
+    server = Server(config, viewer.worker)
+    if browser:
+        where = address(viewer.gate, sock.getsockname()[1])
+        threading.Thread(target=webbrowser.open, args=(where,), daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[sock])
+    viewer.worker.stop()

@@ -1,0 +1,149 @@
+// A change to the model, tried on the text: attention, entropies and next tokens beside the original.
+
+import { Line } from "./ask.js";
+import { byId, element, fill, tell } from "./dom.js";
+import { chosenCell, headAxes } from "./map.js";
+import { difference, distance, joined, limit, rows, told } from "./maths.js";
+import { SIGNED } from "./heat.js";
+import { card, draw, inView, matrix, name, working } from "./plots.js";
+import { set, state } from "./state.js";
+import { bar, nextLayout } from "./usage.js";
+
+const KINDS = {
+  scale: "scale the spectrum of W_q, W_k",
+  cut: "cut the rank of W_q, W_k",
+  randomise: "put noise in place of W_q, W_k",
+  frequencies: "stop rotary frequencies (p-RoPE)",
+  remove: "remove a part of what the layer reads",
+};
+const STARTS = {
+  scale: { alpha: 2 },
+  cut: { rank: 4, keep: "top" },
+  randomise: { keep: "norm", seed: 0 },
+  frequencies: { p: 0.5, reversed: false },
+  remove: { part: "position" },
+};
+const SCOPES = { head: "this head", layer: "this layer", all: "all layers" };
+
+let facts;
+let made;
+let fields;
+let summary;
+const line = new Line();
+
+export function build(given) {
+  facts = given;
+  fields = element("div", { class: "controls", id: "change-fields" });
+  summary = element("div", { id: "change-summary", role: "status", class: "note" });
+  made = {
+    before: card("before", "Attention before", 370),
+    after: card("after", "Attention after", 370),
+    moved: card("moved", "After less before", 370),
+    heads: card("entropies", "Entropy of every head: after less before", 370),
+    next: card("next-both", "Next token: before and after", 330),
+  };
+  made.next.root.classList.add("wide");
+  fill(byId("view-change"), fields, summary, element("div", { class: "grid" }, ...Object.values(made).map(({ root }) => root)));
+}
+
+export function withdraw() {
+  line.drop();
+}
+
+let sliding = null;
+
+// A slider tells many numbers on its way; the last one counts.
+function change(values) {
+  clearTimeout(sliding);
+  sliding = setTimeout(() => set({ change: { ...state.change, ...values } }), 120);
+}
+
+const select = (label, key, options) => {
+  const input = element("select", { id: `change-${key}`, onchange: () => (key === "kind" ? set({ change: { kind: input.value, scope: state.change.scope ?? "head", ...STARTS[input.value] } }) : change({ [key]: input.value })) }, ...Object.entries(options).map(([value, text]) => element("option", { value, selected: state.change[key] === value }, text)));
+  return element("label", {}, label, input);
+};
+const number = (label, key, least, most, step) => {
+  const input = element("input", { type: "range", id: `change-${key}`, min: least, max: most, step, value: state.change[key] });
+  const exact = element("input", { type: "number", "aria-label": `${label}, exact`, id: `change-${key}-exact`, min: least, max: most, step, value: state.change[key] });
+  input.addEventListener("input", () => change({ [key]: Number((exact.value = input.value)) }));
+  exact.addEventListener("change", () => change({ [key]: Math.min(most, Math.max(least, Number((input.value = exact.value)) || 0)) }));
+  return [element("label", { for: `change-${key}` }, label), input, exact];
+};
+
+function controls() {
+  const { kind } = state.change;
+  const kinds = Object.fromEntries(Object.entries(KINDS).filter(([name]) => (name !== "frequencies" || facts.rotary) && (name !== "remove" || facts.constituents)));
+  const scopes = kind === "remove" ? { layer: SCOPES.layer, all: SCOPES.all } : SCOPES;
+  const width = facts.head_width[state.head[0]];
+  const settings = {
+    scale: () => number("times", "alpha", 0, 8, 0.1),
+    cut: () => [...number("rank", "rank", 0, width, 1), select("keep", "keep", { top: "the largest", rest: "all but the largest" })],
+    randomise: () => [select("keep its", "keep", { norm: "norm", spectrum: "singular values", shape: "shape" }), ...number("seed", "seed", 0, 99, 1)],
+    frequencies: () => [...number("fraction p that turns", "p", 0, 1, 0.05), select("which", "reversed", { false: "fastest", true: "slowest" })],
+    remove: () => [select("part", "part", { position: "position", content: "content" })],
+  }[kind]();
+  fill(fields, select("Change:", "kind", kinds), ...settings, kind === "frequencies" ? null : select("of", "scope", scopes));
+}
+
+// Focus stays in the field that is being changed.
+let drawnFor = "";
+
+export async function show() {
+  const key = JSON.stringify([state.change.kind, state.head[0]]);
+  if (drawnFor !== key) controls();
+  drawnFor = key;
+  const [layer, head] = state.head;
+  const body = byId("view-change").lastElementChild;
+  body.hidden = !facts.live || !state.text.trim();
+  if (!facts.live) return (summary.textContent = "Without its model nothing can be changed: start the viewer with --model MODEL.");
+  if (!state.text.trim()) return (summary.textContent = "Type a text above to try the change on.");
+  const asked = { ...state.change, reversed: undefined };
+  if (state.change.kind === "frequencies") asked.reversed = String(state.change.reversed) === "true";
+  if (state.change.kind === "remove" && asked.scope === "head") asked.scope = "layer";
+  const found = await working(line.ask("change", { text: state.text, layer, head, level: state.level, change: asked }));
+  if (found) await working(paint(found));
+}
+
+async function paint(found) {
+  const T = found.tokens.length;
+  const cells = found.exact ? "every number exact" : `cells of ${found.step} ${state.level}s: the largest attention of each`;
+  byId("text-status").textContent = `${T} tokens, ${found.words.length} words · ${cells}`;
+  const word = found.exact && state.level === "word";
+  const labels = !found.exact ? found.starts.map((t) => found.labels[t]) : word ? found.word_labels : found.labels;
+  const names = !found.exact ? found.starts.map((t) => `${t} ${found.tokens[t]}`) : (word ? found.words : found.tokens).map((text, i) => `${i} ${text}`);
+  const n = labels.length;
+  const [before, after] = [found.before, found.after].map(({ attention }) => (word ? joined(attention, T, found.of_token, n) : attention));
+  const moved = difference(after, before);
+  const top = limit(before, n, new Set([0]));
+  const lines = (i, j) => [["query", names[i]], ["key", names[j]], ["before", told(before[i * n + j], 6)], ["after", told(after[i * n + j], 6)]];
+  const [layer, head] = state.head;
+  const width = found.before.heads.shape[1];
+  const of = ({ heads }) => heads[layer * width + head];
+  const far = distance(before, after, n);
+  tellSummary(found, of(found.before), of(found.after), far);
+  name(made.before, "Attention before", `Head ${layer}.${head} as it is.`);
+  name(made.after, "Attention after", `Mean distance of the rows from before: ${told(far, 3)} (0: the same, 1: no key in common).`);
+  name(made.moved, "After less before", "Red: more attention than before.");
+  name(made.heads, "Entropy of every head: after less before", "Nats, mean over rows; what one change does to the layers above it. A click chooses a head.");
+  const entropies = difference(found.after.heads, found.before.heads);
+  made.heads.listeners = { plotly_click: ({ points }) => set({ head: [points[0].y, points[0].x] }), plotly_hover: ({ event, points: [{ x, y }] }) => tell(event, [["head", `${y}.${x}`], ["before", told(made.heads.was[y * width + x], 6)], ["after", told(made.heads.is[y * width + x], 6)]]), plotly_unhover: ({ event }) => tell(event, null) };
+  Object.assign(made.heads, { was: found.before.heads, is: found.after.heads });
+  const size = limit(entropies);
+  const map = { type: "heatmap", z: rows(entropies, entropies.length / width, width), zmin: -size, zmax: size, colorscale: SIGNED, xgap: 1, ygap: 1, hoverinfo: "none", colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 9 } } };
+  made.next.root.hidden = !found.next;
+  const layout = found.next && { ...nextLayout(found.next), barmode: "group", showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 104, r: 14, t: 28, b: 36 } };
+  name(made.next, "Next token: before and after", "The most probable tokens of either.");
+  await inView([
+    [made.before, () => matrix(made.before, before, n, labels, { top, lines })],
+    [made.after, () => matrix(made.after, after, n, labels, { top, lines })],
+    [made.moved, () => matrix(made.moved, moved, n, labels, { signed: true, top: limit(moved), lines })],
+    [made.heads, () => draw(made.heads, [map], { ...headAxes(), shapes: chosenCell() })],
+    ...(found.next ? [[made.next, () => draw(made.next, [bar(found.next, 0, "#9fb3c8", "before"), bar(found.next, 1, "#c2571a", "after")], layout)]] : []),
+  ]);
+}
+
+function tellSummary(found, before, after, far) {
+  const parts = [`Entropy of this head: ${told(before)} → ${told(after)} nats`, `attention moved by ${told(far, 3)}`];
+  if (found.before.loss !== null) parts.push(`loss per token: ${told(found.before.loss)} → ${told(found.after.loss)} nats`);
+  summary.textContent = `${parts.join(" · ")}. The model itself is as before.`;
+}

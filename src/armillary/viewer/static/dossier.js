@@ -1,0 +1,87 @@
+// What the atlas says of a head: evidence for its label, and the report's figures filled with the head's arrays.
+
+import { Line } from "./ask.js";
+import { byId, element, fill, table } from "./dom.js";
+import { value } from "./map.js";
+import { rows, told } from "./maths.js";
+import { card, draw, empty, inView, matrix, name, working } from "./plots.js";
+import { state } from "./state.js";
+
+const TITLES = {
+  patterns: "Where it looks",
+  constituents: "What makes its logits (query · key)",
+  lags: "Logits by distance: mean and standard deviation",
+  logits: "Mean logits, each row less its mean",
+  frequencies: "Rotary frequencies",
+  spectrum: "Singular values of its weights",
+  rho: "Which keys pass a signal",
+};
+const HEIGHTS = { logits: 320, frequencies: 250 };
+
+let facts;
+const cards = {};
+const line = new Line();
+let evidence;
+let numbers;
+
+export function build(given) {
+  facts = given;
+  evidence = element("div", {});
+  numbers = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All measures of the head" });
+  const grid = element("div", { class: "grid" });
+  for (const panel of Object.keys(facts.figures)) {
+    cards[panel] = card(panel, TITLES[panel] ?? panel, HEIGHTS[panel] ?? 270);
+    if (panel === "frequencies") cards[panel].root.classList.add("wide");
+    grid.append(cards[panel].root);
+  }
+  fill(byId("view-head"), evidence, grid, element("details", {}, element("summary", {}, "All measures of this head"), numbers));
+}
+
+export async function show() {
+  const [layer, head] = state.head;
+  const found = await working(line.ask("head", { layer, head }));
+  if (!found) return;
+  tellEvidence(found.evidence);
+  const measures = facts.measures.map(({ name: measure, means }) => [element("span", { title: means }, measure), told(value(measure), 6)]);
+  fill(numbers, table(["measure", "value"], measures));
+  await working(inView(Object.keys(cards).map((panel) => [cards[panel], () => paint(panel, found.arrays)])));
+}
+
+function tellEvidence(rowsOf) {
+  if (!rowsOf.length) return fill(evidence);
+  const lines = rowsOf.map((row) => [row.label, row.measure, told(row.value), told(row.null), told(row.threshold), row.holds ? "holds" : "–"]);
+  const made = table(["label", "rests on", "this head", "random head", "threshold", ""], lines);
+  made.classList.add("evidence");
+  fill(evidence, element("section", { class: "card" }, element("h3", {}, "Why this label"), made));
+}
+
+async function paint(panel, arrays) {
+  const template = facts.figures[panel];
+  let known = false;
+  const data = template.data.map((trace) => {
+    const filled = { ...trace };
+    for (const [field, array] of Object.entries(trace.meta ?? {})) {
+      const values = arrays[array];
+      if (!values) continue;
+      known ||= values.some((number) => !Number.isNaN(number));
+      filled[field] = values.shape.length === 0 ? values[0] : values.shape.length === 2 ? rows(values, values.shape[0], values.shape[1]) : values;
+    }
+    return filled;
+  });
+  const made = cards[panel];
+  if (!known) return empty(made, "The atlas has no such numbers for this head.");
+  name(made, TITLES[panel] ?? panel);
+  made.plot.style.height = `${made.height}px`;
+  if (panel === "logits") return paintLogits(made, arrays);
+  const { title, width, height, margin, ...layout } = template.layout;
+  const legend = layout.showlegend ? { legend: { orientation: "h", y: panel === "frequencies" ? 1.13 : 1.02, yanchor: "bottom", x: panel === "frequencies" ? 0.42 : 0 } } : {};
+  const wide = panel === "patterns" || panel === "constituents" ? 118 : 52;
+  await draw(made, data, { ...layout, ...legend, margin: { l: wide, r: 14, t: panel === "frequencies" ? 46 : layout.showlegend ? 34 : 8, b: 42 } });
+}
+
+function paintLogits(made, { logits, logits_high: high }) {
+  const n = logits.shape[0];
+  const places = Array.from({ length: n }, (_, i) => String(Math.round((i * facts.length) / n)));
+  const lines = (i, j) => [["query, key", `${places[i]}, ${places[j]}`], ["mean logit, less the row's", told(logits[i * n + j], 5)]];
+  matrix(made, logits, n, places, { signed: true, top: high[0], lines });
+}

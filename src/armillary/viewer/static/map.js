@@ -1,0 +1,121 @@
+// All heads, layers downwards, heads across, coloured by a measure. A click chooses a head; so do the arrow keys.
+
+import { byId, element, fill, tell } from "./dom.js";
+import { SIGNED } from "./heat.js";
+import { told } from "./maths.js";
+import { card, draw, working } from "./plots.js";
+import { set, state } from "./state.js";
+
+const FACTS = ["entropy", "self_mass", "prev_mass", "first_mass", "mean_distance", "positional_share", "content_share", "mixed_share", "high_freq_share", "induction_score"];
+
+let facts;
+let shown;
+const rowOf = new Map();
+
+export function build(given) {
+  facts = given;
+  facts.table.layer.forEach((layer, i) => rowOf.set(`${layer}.${facts.table.head[i]}`, i));
+  const layers = facts.heads_in.length;
+  shown = card("map", "Map of all heads", Math.min(470, Math.max(190, 30 * layers + 66)));
+  fill(byId("map"), shown.root);
+  shown.listeners = {
+    plotly_click: ({ points }) => set({ head: [points[0].y, points[0].x] }),
+    plotly_hover: ({ event, points }) => tell(event, hover(points[0].y, points[0].x)),
+    plotly_unhover: ({ event }) => tell(event, null),
+  };
+  const choose = byId("colour");
+  fill(choose, ...facts.measures.map(({ name }) => element("option", { value: name }, name)));
+  choose.addEventListener("change", () => set({ colour: choose.value }));
+}
+
+// A head's value of a measure, in this atlas or the other.
+export function value(measure, [layer, head] = state.head, table = facts.table) {
+  return table[measure]?.[rowOf.get(`${layer}.${head}`)] ?? null;
+}
+
+function hover(layer, head) {
+  const lines = [["head", `${layer}.${head}`], [state.colour, told(value(state.colour, [layer, head]))]];
+  const label = value("label", [layer, head]);
+  if (label && state.colour !== "label") lines.push(["label", label]);
+  return lines;
+}
+
+// The measure as rows of layers; null where a layer has fewer heads.
+export function grid(measure, table = facts.table) {
+  const width = Math.max(...facts.heads_in);
+  return facts.heads_in.map((count, layer) =>
+    Array.from({ length: width }, (_, head) => (head < count ? (table[measure]?.[rowOf.get(`${layer}.${head}`)] ?? null) : null)),
+  );
+}
+
+export function heat(measure, z) {
+  const isWord = facts.measures.find(({ name }) => name === measure)?.words;
+  const base = { type: "heatmap", xgap: 1, ygap: 1, hoverinfo: "none" };
+  if (isWord) {
+    const words = [...new Set(z.flat().filter((word) => word !== null))].sort();
+    const colours = words.map((word) => facts.colours[word] ?? "#666666");
+    const scale = words.flatMap((_, i) => [[i / words.length, colours[i]], [(i + 1) / words.length, colours[i]]]);
+    return {
+      ...base,
+      z: z.map((row) => row.map((word) => (word === null ? null : words.indexOf(word)))),
+      zmin: -0.5,
+      zmax: words.length - 0.5,
+      colorscale: scale,
+      colorbar: { thickness: 9, outlinewidth: 0, tickvals: words.map((_, i) => i), ticktext: words, tickfont: { size: 10 } },
+    };
+  }
+  const sizes = z.flat().filter((number) => number !== null).map(Math.abs).sort((a, b) => a - b);
+  const top = sizes[Math.floor(0.99 * (sizes.length - 1))] || sizes.at(-1) || 1;
+  const signed = z.flat().some((number) => number < 0);
+  return {
+    ...base,
+    z,
+    ...(signed ? { zmin: -top, zmax: top, colorscale: SIGNED } : { zmin: 0, zmax: top, colorscale: "Viridis" }),
+    colorbar: { thickness: 9, outlinewidth: 0, tickfont: { size: 10 } },
+  };
+}
+
+export const headAxes = () => ({
+  margin: { l: 40, r: 10, t: 6, b: 36 },
+  xaxis: { title: { text: "head", standoff: 4 }, dtick: Math.max(1, Math.ceil(Math.max(...facts.heads_in) / 10)), showgrid: false, zeroline: false, fixedrange: true },
+  yaxis: { title: { text: "layer", standoff: 4 }, dtick: Math.max(1, Math.ceil(facts.heads_in.length / 12)), showgrid: false, zeroline: false, autorange: "reversed", fixedrange: true },
+});
+
+export const chosenCell = () => {
+  const [layer, head] = state.head;
+  const place = { type: "rect", x0: head - 0.5, x1: head + 0.5, y0: layer - 0.5, y1: layer + 0.5 };
+  return [{ ...place, line: { color: "#ffffff", width: 5 } }, { ...place, line: { color: "#d1420a", width: 2.5 } }];
+};
+
+export async function show(changed) {
+  if (!changed || changed.has("colour")) {
+    byId("colour").value = state.colour;
+    byId("meaning").textContent = facts.measures.find(({ name }) => name === state.colour)?.means ?? "";
+    await working(draw(shown, [heat(state.colour, grid(state.colour))], { ...headAxes(), shapes: chosenCell() }));
+    shown.plot.setAttribute("aria-label", `Map of all heads coloured by ${state.colour}; the arrow keys choose a head`);
+  } else if (changed.has("head")) {
+    await working(Plotly.relayout(shown.plot, { shapes: chosenCell() }));
+  }
+  if (!changed || changed.has("head") || changed.has("colour")) describe();
+}
+
+function describe() {
+  const [layer, head] = state.head;
+  const label = value("label");
+  const sure = value("confident");
+  const chip = label && element("span", { class: "label" }, label + (sure === 0 ? "?" : ""));
+  if (chip) {
+    chip.style.background = facts.colours[label] ?? "#666666";
+    chip.style.color = facts.inks[label] ?? "#ffffff";
+  }
+  const second = value("second_label");
+  fill(byId("head-name"), `Head ${layer}.${head}`, chip, second && element("span", { class: "note" }, `then ${second}`));
+  const names = [state.colour, ...FACTS.filter((name) => name !== state.colour && value(name) !== null)].slice(0, 9);
+  fill(byId("facts"), ...names.flatMap((name, i) => [element("dt", {}, name), element("dd", i ? {} : { id: "chosen-value", class: "measure" }, told(value(name)))]));
+}
+
+// One step: down and up change the layer, right and left the head.
+export function move(down, right) {
+  const layer = Math.min(Math.max(state.head[0] + down, 0), facts.heads_in.length - 1);
+  set({ head: [layer, Math.min(Math.max(state.head[1] + right, 0), facts.heads_in[layer] - 1)] });
+}

@@ -1,0 +1,85 @@
+// The text itself, coloured by what one query token attends to, and that row's largest keys in exact numbers.
+
+import { Line } from "./ask.js";
+import { element, fill, table, tell } from "./dom.js";
+import { told } from "./maths.js";
+import { set, state } from "./state.js";
+
+const MOST = 6;
+const FOLDS = { positional: (a, b) => a !== "cvec" && b !== "cvec", content: (a, b) => a === "cvec" && b === "cvec" };
+
+let place;
+let beside;
+let heading;
+const line = new Line();
+let drawn = { of: null, buttons: [] };
+
+export function build() {
+  heading = element("h3", {});
+  place = element("div", { class: "strip", id: "strip", role: "group", "aria-label": "Tokens of the text; a click chooses the query" });
+  beside = element("div", { id: "row-keys" });
+  place.addEventListener("mouseover", (event) => event.target.dataset?.token && tell(event, lines(Number(event.target.dataset.token))));
+  place.addEventListener("mouseout", (event) => tell(event, null));
+  return element("section", { class: "card", id: "card-strip" }, heading, place, beside);
+}
+
+let row = null;
+let names = [];
+
+const lines = (t) => [["token", `${t} ${names[t]}`], ["attention", row ? told(row.attention[t], 6) : "–"], ["logit", row ? told(row.logits[t], 6) : "–"]];
+
+export const query = (found) => (state.query < 0 ? found.tokens.length - 1 : Math.min(state.query, found.tokens.length - 1));
+
+export async function show(found) {
+  const at = query(found);
+  const T = found.tokens.length;
+  names = found.tokens;
+  if (drawn.of !== found) {
+    const buttons = found.tokens.map((token, t) =>
+      element("button", { type: "button", class: found.special[t] ? "token special" : "token", "data-token": t, tabindex: t === at ? "0" : "-1", onclick: () => set({ query: t }) }, visible(token)),
+    );
+    fill(place, ...buttons);
+    drawn = { of: found, buttons };
+  }
+  row = found.exact ? exactRow(found, at, T) : await line.ask("row", { text: state.text, layer: found.layer, head: found.head, token: at });
+  if (!row) return;
+  heading.textContent = "What one token attends to";
+  const seen = [...row.attention.keys()].filter((t) => !Number.isNaN(row.attention[t]));
+  const top = Math.max(...seen.filter((t) => t > 0).map((t) => row.attention[t]), 1e-9);
+  drawn.buttons.forEach((button, t) => {
+    const share = Number.isNaN(row.attention[t]) ? 0 : Math.min(1, row.attention[t] / top);
+    button.style.backgroundColor = `rgba(86, 160, 215, ${(0.85 * share).toFixed(3)})`;
+    button.classList.toggle("query", t === at);
+    button.setAttribute("aria-pressed", String(t === at));
+    button.tabIndex = t === at ? 0 : -1;
+  });
+  const best = seen.sort((a, b) => row.attention[b] - row.attention[a]).slice(0, MOST);
+  const centre = row.terms && Object.fromEntries(Object.entries(row.terms).map(([term, values]) => [term, mean(values, seen)]));
+  const body = best.map((t) => [`${t} ${found.tokens[t]}`, told(row.attention[t], 5), told(row.logits[t], 5), ...(row.terms ? folds(row.terms, centre, t) : [])]);
+  const heads = ["key", "attention", "logit", ...(row.terms ? ["positional", "mixed", "content"] : [])];
+  fill(beside, table(heads, body, `Token ${at} “${found.tokens[at]}”: its largest keys${row.terms ? ", and what speaks for them (less the row's mean)" : ""}`));
+}
+
+function exactRow(found, at, T) {
+  const cut = (values) => values.subarray(at * T, (at + 1) * T);
+  return { attention: cut(found.attention), logits: cut(found.logits), terms: found.terms && Object.fromEntries(Object.entries(found.terms).map(([term, values]) => [term, cut(values)])) };
+}
+
+const mean = (values, seen) => seen.reduce((sum, t) => sum + values[t], 0) / Math.max(1, seen.length);
+
+function folds(terms, centre, t) {
+  const sums = { positional: 0, mixed: 0, content: 0 };
+  for (const [term, values] of Object.entries(terms)) {
+    const [a, b] = term.split("_");
+    const fold = term === "bias" || FOLDS.positional(a, b) ? "positional" : FOLDS.content(a, b) ? "content" : "mixed";
+    sums[fold] += values[t] - centre[term];
+  }
+  return Object.values(sums).map((value) => told(value, 4));
+}
+
+// Line breaks stay visible without breaking the row's colours.
+const visible = (token) => token.replaceAll("\r", "").replaceAll("\n", "⏎\n").replaceAll("\t", "⇥");
+
+export function step(by) {
+  if (drawn.of) set({ query: Math.min(Math.max(query(drawn.of) + by, 0), drawn.of.tokens.length - 1) });
+}

@@ -1,0 +1,147 @@
+// A head on a text: attention, the terms of its logits with a switch for each, frequencies, what comes next.
+
+import { Line } from "./ask.js";
+import { byId, element, fill } from "./dom.js";
+import { attentionOf, averaged, centredSum, distance, joined, limit, told } from "./maths.js";
+import { card, empty, inView, matrix, name, working } from "./plots.js";
+import { set, state } from "./state.js";
+import * as strip from "./strip.js";
+import * as tiles from "./tiles.js";
+import * as usage from "./usage.js";
+
+let facts;
+let made;
+let found = null; // what the server said of the text and head that are shown
+let shown = null; // the matrices as they are drawn, by token, word or cell
+const line = new Line();
+
+export function build(given) {
+  facts = given;
+  made = {
+    attention: card("attention", "Attention", 400),
+    chosen: card("chosen", "Attention of the chosen terms", 400),
+    sum: card("sum", "Logits: the chosen terms added up", 400),
+  };
+  const switches = tiles.build(facts);
+  const pieces = usage.build();
+  const row = strip.build();
+  const grid = element("div", { class: "grid" }, made.attention.root, made.chosen.root, switches, made.sum.root, ...pieces);
+  fill(byId("view-text"), element("div", { id: "text-hint", class: "note" }), row, grid);
+}
+
+export function withdraw() {
+  line.drop();
+}
+
+const chosenTerms = () => facts.terms.filter((term) => !state.off.includes(term));
+
+// Ask and draw. A change of level or of terms needs no answer while every number is here already.
+export async function show(changed) {
+  const same = found && found.of === JSON.stringify([state.text, state.head]);
+  if (same && found.exact && changed && ![...changed].some((n) => n === "text" || n === "head" || n === "tab")) return paint();
+  if (!facts.live || !state.text.trim()) return blank();
+  const [layer, head] = state.head;
+  const of = JSON.stringify([state.text, state.head]);
+  const answer = await working(line.ask("look", { text: state.text, layer, head, level: state.level, terms: chosenTerms() }));
+  if (!answer) return;
+  found = answer;
+  found.of = of;
+  found.centred = {};
+  await paint();
+}
+
+function blank() {
+  found = null;
+  byId("text-hint").textContent = facts.live ? "Type a text above: attention, constituents and frequencies of this head follow." : "Without its model the atlas cannot show a text: start the viewer with --model MODEL.";
+  byId("text-status").textContent = "";
+  for (const child of byId("view-text").children) child.hidden = child.id !== "text-hint";
+}
+
+async function paint() {
+  for (const child of byId("view-text").children) child.hidden = child.id === "text-hint";
+  shown = matrices();
+  byId("text-status").textContent = status();
+  const { n, labels } = shown;
+  const click = (i) => set({ query: shown.first[i] });
+  const options = { lines: hover, click, top: shown.top };
+  const cells = found.exact ? "" : ` Cells of ${found.step} ${state.level}s: the largest attention of each.`;
+  name(made.attention, "Attention", `From query (down) to key (across).${cells} A click chooses the query.`);
+  const jobs = [[made.attention, () => matrix(made.attention, shown.attention, n, labels, options)]];
+  const off = state.off.length;
+  if (found.terms) {
+    const far = found.exact ? ` Mean distance from the head's own attention: ${told(distance(shown.tokens, shown.tokensChosen, found.tokens.length), 3)}.` : "";
+    name(made.chosen, "Attention of the chosen terms", off ? `Without ${state.off.map(tiles.title).join(", ")}.${far}` : "All terms are on: the head's own attention.");
+    jobs.push([made.chosen, () => matrix(made.chosen, shown.chosen, n, labels, options)]);
+  } else empty(made.chosen, "");
+  made.chosen.root.hidden = !found.terms;
+  name(made.sum, found.terms ? "Logits: the chosen terms added up" : "Logits", `Each row less its mean over the visible keys.${found.exact && state.level === "token" ? "" : " Means over visible pairs of tokens."}`);
+  jobs.push([made.sum, () => matrix(made.sum, shown.sum, n, labels, { ...options, signed: true, top: limit(shown.sum) })]);
+  jobs.push([tiles, () => tiles.show(found)], ...usage.jobs(found, shown));
+  await working(Promise.all([strip.show(found), inView(jobs)]));
+}
+
+// What is drawn: by token, joined to words, or the server's cells.
+function matrices() {
+  const T = found.tokens.length;
+  const terms = found.terms;
+  const chosen = chosenTerms();
+  const all = !terms || chosen.length === facts.terms.length;
+  if (!found.exact) {
+    const n = found.starts.length;
+    const sum = terms ? added(chosen.map((term) => terms[term]), n * n) : found.logits;
+    const sinks = new Set([0]);
+    return { n, first: found.starts, labels: found.starts.map((t) => `${found.labels[t]}${found.step > 1 ? "…" : ""}`), names: found.starts.map((t) => `${t} ${found.tokens[t]}`), attention: found.attention, chosen: found.chosen ?? found.attention, sum, top: limit(found.attention, n, sinks) };
+  }
+  const tokens = found.attention;
+  const tokensChosen = all ? tokens : attentionOf(terms, chosen, tokens, T, found.softcap, found.sink);
+  const tokensSum = terms ? centredSum(chosen.map((term) => terms[term]), tokens, T) : centredSum([found.logits], tokens, T);
+  const word = state.level === "word";
+  const count = found.words.length;
+  const join = (values) => (word ? joined(values, T, found.of_token, count) : values);
+  const first = word ? found.words.map((_, w) => found.of_token.indexOf(w)) : found.tokens.map((_, t) => t);
+  const names = word ? found.words : found.tokens;
+  const attention = join(tokens);
+  const sinks = new Set(first.flatMap((t, i) => (t === 0 || found.special[t] ? [i] : [])));
+  return {
+    n: names.length,
+    first,
+    labels: word ? found.word_labels : found.labels,
+    names: names.map((text, i) => `${i} ${text}`),
+    attention,
+    chosen: all ? attention : join(tokensChosen),
+    sum: word ? averaged(tokensSum, T, found.of_token, count) : tokensSum,
+    top: limit(attention, names.length, sinks),
+    tokens,
+    tokensChosen,
+  };
+}
+
+function added(parts, size) {
+  const sum = new Float32Array(size);
+  for (const part of parts) for (let i = 0; i < size; i++) sum[i] += part[i];
+  return parts.length ? sum : sum.map((_, i) => (Number.isNaN(found.attention[i]) ? NaN : 0));
+}
+
+function status() {
+  const parts = [`${found.tokens.length} tokens, ${found.words.length} words`, `entropy ${told(found.entropy_mean)} nats`];
+  if (found.loss !== null) parts.push(`loss ${told(found.loss)} nats per token`);
+  parts.push(found.exact ? "every number exact" : `cells of ${found.step} ${state.level}s; a click tells exact numbers`);
+  return parts.join(" · ");
+}
+
+// Exact numbers of a cell: attention, and at token level the logit and every term.
+function hover(i, j) {
+  const { n, names } = shown;
+  if (!(i >= 0 && j >= 0 && i < n && j < n)) return null;
+  const place = i * n + j;
+  const lines = [["query", names[i]], ["key", names[j]]];
+  if (Number.isNaN(shown.attention[place])) return [...lines, ["", "not visible"]];
+  lines.push([found.exact ? "attention" : "largest attention", told(shown.attention[place], 6)]);
+  if (state.off.length && found.terms) lines.push(["of the chosen terms", told(shown.chosen[place], 6)]);
+  if (found.exact && state.level === "token") {
+    lines.push(["logit", told(found.logits[place], 6)]);
+    for (const term of found.terms ? facts.terms : []) if (term !== "bias" || facts.biased) lines.push([tiles.title(term), told(found.terms[term][place], 5)]);
+  } else lines.push(["logits, centred", told(shown.sum[place], 5)]);
+  return lines;
+}
+

@@ -1,0 +1,89 @@
+// The terms of the logits as tiles, what the query gives downwards, what the key gives across; each is a switch.
+
+import { element } from "./dom.js";
+import { image, SIGNED } from "./heat.js";
+import { centredSum, limit } from "./maths.js";
+import { set, state } from "./state.js";
+
+const PARTS = ["mean", "pos", "cvec"];
+const SAID = { mean: "mean", pos: "position", cvec: "content" };
+
+let facts;
+let tiles = {};
+let note;
+export let root;
+
+export const title = (term) => (term === "bias" ? "position bias" : term.split("_").map((part) => SAID[part]).join("·"));
+
+export function build(given) {
+  facts = given;
+  note = element("p", { class: "note" });
+  const grid = element("div", { class: "tiles", role: "group", "aria-label": "Terms of the logits, query part then key part" });
+  grid.append(element("span", { class: "key" }, "q \\ k"), ...PARTS.map((part) => element("span", { class: "key" }, SAID[part])));
+  for (const a of PARTS) grid.append(element("span", { class: "side" }, SAID[a]), ...PARTS.map((b) => tile(`${a}_${b}`)));
+  if (facts.biased) grid.append(element("span", { class: "side" }, "bias"), tile("bias"));
+  const presets = element(
+    "div",
+    { class: "presets" },
+    ...Object.entries({ "All terms": () => [], "Position only": (term) => term.includes("cvec"), "Content only": (term) => term !== "cvec_cvec", "Without position vectors": (term) => term.includes("pos") }).map(([text, drops]) =>
+      element("button", { type: "button", onclick: () => set({ off: text === "All terms" ? [] : facts.terms.filter(drops) }) }, text),
+    ),
+  );
+  root = element("section", { class: "card", id: "card-terms" }, element("h3", {}, "What the logits are made of"), note, presets, grid);
+  return root;
+}
+
+function tile(term) {
+  const canvas = element("canvas", { width: 1, height: 1, "aria-hidden": "true" });
+  const share = element("small", {});
+  const button = element(
+    "button",
+    { type: "button", class: "tile", id: `term-${term}`, "aria-pressed": "true", "aria-label": `term ${title(term)}`, onclick: () => set({ off: facts.terms.filter((t) => (t === term) !== state.off.includes(t)) }) },
+    canvas,
+    share,
+  );
+  tiles[term] = { canvas, share, button };
+  return button;
+}
+
+export function show(found) {
+  root.hidden = false;
+  if (!found.terms) {
+    note.textContent = found.why;
+    for (const child of root.children) child.hidden = child !== note && child.tagName !== "H3";
+    return;
+  }
+  for (const child of root.children) child.hidden = false;
+  note.textContent = "A click takes a term out of the logits and the attention beside it follows. Red speaks for a key, blue against it; below each its share in this text.";
+  const n = Math.sqrt(found.attention.length);
+  if (!found.centred.mean_mean) for (const term of facts.terms) found.centred[term] = found.exact ? centredSum([found.terms[term]], found.attention, n) : found.terms[term];
+  const shares = sharesOf(found);
+  const top = Math.max(...Object.keys(tiles).map((term) => limit(found.centred[term])));
+  for (const [term, { canvas, share, button }] of Object.entries(tiles)) {
+    if (button.found !== found) paint(canvas, found.centred[term], n, top);
+    button.found = found;
+    share.textContent = `${(100 * shares[term]).toFixed(1)} %`;
+    button.setAttribute("aria-pressed", String(!state.off.includes(term)));
+    button.setAttribute("aria-label", `term ${title(term)}, ${share.textContent} of the logits, ${state.off.includes(term) ? "off" : "on"}`);
+  }
+}
+
+// sum(term * b) / sum(b * b) over the row-centred logits of this text.
+function sharesOf(found) {
+  if (found.shares) return found.shares;
+  const products = Object.fromEntries(facts.terms.map((term) => [term, 0]));
+  let square = 0;
+  for (let i = 0; i < found.attention.length; i++) {
+    if (Number.isNaN(found.attention[i])) continue;
+    let whole = 0;
+    for (const term of facts.terms) whole += found.centred[term][i];
+    for (const term of facts.terms) products[term] += found.centred[term][i] * whole;
+    square += whole * whole;
+  }
+  return (found.shares = Object.fromEntries(facts.terms.map((term) => [term, square ? products[term] / square : NaN])));
+}
+
+function paint(canvas, values, n, top) {
+  canvas.width = canvas.height = n;
+  canvas.getContext("2d").drawImage(image(values, n, n, -top, top, SIGNED), 0, 0);
+}
