@@ -14,6 +14,8 @@ import armillary as arm
 from armillary.anatomy.samples import sample_model
 from armillary.atlas import Atlas
 from armillary.cli import app
+from armillary.lenses.labels import LABELS
+from conftest import Atlases
 
 TOKENS = torch.randint(5, 99, (6, 16), generator=torch.Generator().manual_seed(3))
 CONTRACT_LAYERS = """
@@ -28,10 +30,8 @@ induction_score share_mean_mean share_mean_pos share_mean_cvec share_pos_mean sh
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("atlas") / "a"
-    arm.scan(sample_model("llama"), TOKENS, out=path)
-    return path
+def folder(atlases: Atlases) -> Path:
+    return atlases.folder("llama", TOKENS)
 
 
 def run(*arguments: str | Path) -> str:
@@ -51,8 +51,7 @@ class TestTables:
         assert heads["head"].tolist() == [0, 1, 2, 3, 4, 5] * 3
         assert heads["kv_head"].tolist() == [0, 0, 0, 1, 1, 1] * 3
         assert heads["share_bias"].isna().all()  # a rotary model has no position bias: missing, not zero
-        assert heads["induction_score"].isna().all()  # no lens has filled it yet
-        assert heads["label"].isna().all()
+        assert set(heads["label"]) <= set(LABELS)
 
     def test_provenance(self, folder: Path) -> None:
         attrs = arm.open_atlas(folder).attrs
@@ -71,11 +70,12 @@ class TestTables:
 
 
 class TestCommands:
-    def test_tables_on_the_terminal(self, folder: Path) -> None:
+    def test_tables_on_the_terminal(self, folder: Path, atlases: Atlases) -> None:
         shown = run("heads", folder, "--layer", "1", "--sort", "entropy")
         assert len(shown.strip().splitlines()) == 7
         assert "entropy" in shown
-        assert "label" not in shown  # nothing to show
+        assert "label" in shown
+        assert "label" not in run("heads", atlases.folder("llama", TOKENS, streams=("attention",)))  # nothing to show
         chosen = run("heads", folder, "--columns", "head,share_pos_pos", "--layer", "0")
         assert chosen.splitlines()[0].split() == ["head", "share", "pos", "pos"]
         assert len(run("heads", folder, "--columns", "all").strip().splitlines()) >= 19
@@ -102,7 +102,7 @@ class TestCommands:
 
     def test_scan_and_compare(self, tmp_path: Path) -> None:
         sample_model("gpt2").save_pretrained(tmp_path / "model")
-        settings = ("--length", "16", "--sequences", "8")
+        settings = ("--length", "16", "--sequences", "8", "--streams", "positions,attention")
         for seed in ("0", "1"):
             run(
                 "scan",
@@ -138,7 +138,8 @@ class TestCommands:
         with pytest.raises(arm.ArmillaryError, match="no tokenizer"):
             run("scan", tmp_path / "model", "--out", tmp_path / "a", "--corpus", "builtin:code")
         corpora = ("--corpus", "builtin:random", "--corpus", "builtin:random")
-        run("scan", tmp_path / "model", "--out", tmp_path / "b", *corpora, "--length", "16", "--sequences", "4")
+        settings = ("--length", "16", "--sequences", "4", "--streams", "attention")
+        run("scan", tmp_path / "model", "--out", tmp_path / "b", *corpora, *settings)
         assert (tmp_path / "b" / "builtin-random" / "atlas.zarr").exists()
         assert (tmp_path / "b" / "builtin-random-2" / "atlas.zarr").exists()
 
@@ -194,4 +195,4 @@ class TestForeignStores:
             arm.open_atlas(tmp_path)
 
     def test_atlas_is_what_scan_returns(self) -> None:
-        assert isinstance(arm.scan(sample_model("llama"), TOKENS[:2]), Atlas)
+        assert isinstance(arm.scan(sample_model("llama"), TOKENS[:2], streams=("positions",)), Atlas)

@@ -1,10 +1,15 @@
 """A user's mistake is one clear sentence and exit code 2, never a stack trace."""
 
 import json
+import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,17 +18,32 @@ from safetensors.torch import load_file, save_file
 import armillary as arm
 from armillary.anatomy.checkpoint import hub_reachable
 from armillary.anatomy.samples import SMALL, sample_config, sample_model
+from armillary.cli import main
 from armillary.models import not_finite_weights
 
+Ran = subprocess.CompletedProcess[str]
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+
+def process(*arguments: str | Path) -> Ran:
+    """The program in a process of its own, which takes seconds to import torch."""
     command = [sys.executable, "-c", "from armillary.cli import main; main()", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=None, check=False)
 
 
-def complaint(*arguments: str | Path) -> str:
+def run(*arguments: str | Path) -> Ran:
+    """The program in this process: its exit code and what it prints. What it does not catch fails the test."""
+    argv, out, said, code = ["armillary", *map(str, arguments)], StringIO(), StringIO(), 0
+    with patch.object(sys, "argv", argv), patch.dict(os.environ), redirect_stdout(out), redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), said.getvalue())
+
+
+def complaint(*arguments: str | Path, using: Callable[..., Ran] = run) -> str:
     """What the command says; it must be one sentence and exit code 2."""
-    ran = run(*arguments)
+    ran = using(*arguments)
     assert ran.returncode == 2, ran
     assert "Traceback" not in ran.stderr
     lines = [line for line in ran.stderr.splitlines() if line.startswith("armillary: ")]
@@ -45,7 +65,7 @@ def edit_config(folder: Path, **changes: object) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    assert "there is no folder" in complaint("inspect", tmp_path / "nowhere")
+    assert "there is no folder" in complaint("inspect", tmp_path / "nowhere", using=process)
 
 
 def test_a_file_instead_of_a_folder(folder: Path) -> None:
@@ -267,7 +287,7 @@ def test_a_path_is_printed_as_it_is(tmp_path: Path) -> None:
 
 def test_a_name_that_is_nothing_is_told_at_once() -> None:
     """Neither a folder nor, on a machine that cannot reach the hub or can, a model there."""
-    ran = run("inspect", "nobody-at-all/no-such-model-7")
+    ran = process("inspect", "nobody-at-all/no-such-model-7")
     assert ran.returncode == 2
     assert "neither a folder here nor a model" in ran.stderr
     if not hub_reachable():

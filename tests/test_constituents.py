@@ -15,7 +15,7 @@ from armillary.layout import entry
 from armillary.lenses.constituents import means_of, text_constituents
 from armillary.streams.constituents import PARTS, TERMS, LogitParts
 from armillary.verification import relative_error
-from conftest import shared
+from conftest import FAMILY_TOKENS, Atlases, shared
 
 TOKENS = torch.randint(5, 99, (8, 20), generator=torch.Generator().manual_seed(3))
 SUMS = [name for name in SAMPLES if name != "mpt/clipped"]
@@ -23,10 +23,9 @@ SUMS = [name for name in SAMPLES if name != "mpt/clipped"]
 
 @pytest.mark.parametrize("name", SUMS)
 class TestEveryFamily:
-    def test_nine_terms_and_bias_sum_to_the_tapped_logits(self, name: str) -> None:
+    def test_nine_terms_and_bias_sum_to_the_tapped_logits(self, name: str, atlases: Atlases) -> None:
         model = sample_model(name)
-        atlas = arm.scan(model, TOKENS, streams=("positions",))
-        means, anatomy, errors = means_of(atlas), arm.describe(model), []
+        means, anatomy, errors = means_of(atlases.family(name)), arm.describe(model), []
 
         def check(view: arm.AttentionView) -> None:
             seen = view.visible()
@@ -34,12 +33,12 @@ class TestEveryFamily:
             errors.append(relative_error(total * seen, view.logits().double() * seen))
 
         with torch.no_grad(), arm.Tap(model, check):
-            model(TOKENS)
+            model(FAMILY_TOKENS)
         assert len(errors) == len(anatomy.layers)
         assert max(errors) < 1e-4
 
-    def test_shares_add_to_one(self, name: str) -> None:
-        heads = arm.scan(sample_model(name), TOKENS).heads
+    def test_shares_add_to_one(self, name: str, atlases: Atlases) -> None:
+        heads = atlases.family(name).heads
         shares = heads[[f"share_{term}" for term in TERMS]]
         np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-6)
         folded = heads[["positional_share", "content_share", "mixed_share"]]
@@ -50,22 +49,24 @@ class TestEveryFamily:
         assert heads["share_bias"].ne(0).all()  # missing where it does not apply, never zero
 
 
-def test_shares_equal_their_definition() -> None:
+def test_shares_equal_their_definition(atlases: Atlases) -> None:
     """One head of one layer, with explicit matrices and loops."""
-    model = sample_model("qwen2")
-    atlas = arm.scan(model, TOKENS)
+    model, (sequences, length) = sample_model("qwen2"), FAMILY_TOKENS.shape
+    atlas = atlases.family("qwen2")
     means, anatomy, seen = means_of(atlas), arm.describe(model), []
     with torch.no_grad(), arm.Tap(model, seen.append):
-        model(TOKENS)
+        model(FAMILY_TOKENS)
     layer, head = 1, 3
     view, weights = seen[layer], anatomy.weights(layer)
     x = view.x.double()
     m, p = means.mean[layer], means.pos[layer]
-    parts = {"mean": m.expand_as(x), "pos": p[:20].expand_as(x), "cvec": x - m - p[:20]}
+    parts = {"mean": m.expand_as(x), "pos": p.expand_as(x), "cvec": x - m - p}
     from armillary.anatomy.rebuild import rotate
 
     def turned(part: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | float) -> torch.Tensor:
-        return rotate(anatomy.layers[layer].position, (part @ matrix.double() + bias)[:, None], torch.arange(20))[:, 0]
+        return rotate(anatomy.layers[layer].position, (part @ matrix.double() + bias)[:, None], torch.arange(length))[
+            :, 0
+        ]
 
     kv = anatomy.layers[layer].kv_head(head)
     b = {}
@@ -76,8 +77,8 @@ def test_shares_equal_their_definition() -> None:
             b[f"{query}_{key}"] = (q @ k.mT * anatomy.layers[layer].scale).numpy()
     whole = sum(b.values())
     top, bottom = dict.fromkeys(b, 0.0), 0.0
-    for c in range(8):
-        for i in range(1, 20):
+    for c in range(sequences):
+        for i in range(1, length):
             keys = list(range(1, i + 1))
             row = whole[c, i, keys] - whole[c, i, keys].mean()
             bottom += (row**2).sum()
@@ -151,14 +152,12 @@ def attention_without_content(model: torch.nn.Module, tokens: torch.Tensor, atla
 
 
 @pytest.mark.parametrize("name", ["stories15M", "llama", "gpt2"])
-def test_shares_foretell_what_is_lost_without_content(name: str, record_property: Callable[..., None]) -> None:
+def test_shares_foretell_what_is_lost_without_content(
+    name: str, atlases: Atlases, record_property: Callable[..., None]
+) -> None:
     """Replacing x by m + p_t changes a positional head little and a content head much."""
-    folder = shared("models/stories15M") if name == "stories15M" else arm.bundled(name)
-    corpus: str | Path = shared("corpora/tinyshakespeare.txt") if name == "stories15M" else "builtin:prose"
-    model = arm.load(folder, dtype=torch.float32)
-    from armillary.models import load_tokenizer
-
-    atlas = arm.scan(model, corpus, tokenizer=load_tokenizer(folder), length=64, sequences=48)
+    atlas = atlases.trained(name)
+    model = arm.load(shared("models/stories15M") if name == "stories15M" else arm.bundled(name), dtype=torch.float32)
     tokens = torch.from_numpy(atlas.group("corpus")["tokens"].to_numpy()[:8])
     lost = attention_without_content(model, tokens, atlas)
     correlation = float(spearmanr(1 - atlas.heads["positional_share"], lost).statistic)
@@ -167,12 +166,12 @@ def test_shares_foretell_what_is_lost_without_content(name: str, record_property
 
 
 class TestOneText:
-    def test_matrices_sum_and_folds_agree(self) -> None:
+    def test_matrices_sum_and_folds_agree(self, atlases: Atlases) -> None:
         from armillary.models import load_tokenizer
 
         folder = arm.bundled("llama")
         model, tokenizer = arm.load(folder, dtype=torch.float32), load_tokenizer(folder)
-        atlas = arm.scan(model, "builtin:prose", tokenizer=tokenizer, length=32, sequences=16)
+        atlas = atlases(folder, length=32, sequences=24)
         found = text_constituents(atlas, model, tokenizer, 2, 3, "Return a list of the words in the string.")
         total = np.sum(list(found.terms.values()), axis=0)
         np.testing.assert_allclose(total[found.visible], found.logits[found.visible], rtol=1e-4, atol=1e-4)
@@ -195,8 +194,8 @@ class TestOneText:
             arm.scan(sample_model("llama"), TOKENS, streams=("attention", "constituents"))
 
 
-def test_a_model_that_clips_has_no_constituents() -> None:
-    heads = arm.scan(sample_model("mpt/clipped"), TOKENS).heads
+def test_a_model_that_clips_has_no_constituents(atlases: Atlases) -> None:
+    heads = atlases.family("mpt/clipped").heads
     assert heads["positional_share"].isna().all()
     assert heads["entropy"].notna().all()
 

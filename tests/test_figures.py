@@ -19,15 +19,14 @@ from armillary.lenses.decomposition import decompose
 from armillary.lenses.geometry import dissect
 from armillary.lenses.positional import context_coordinates, positional_arrays
 from armillary.models import load_tokenizer
+from conftest import Atlases
 
 TEXT = "Return a list of the words in the string, using sep as the delimiter."
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("figures") / "atlas"
-    arm.scan(arm.bundled("llama"), "builtin:prose", out=path, length=32, sequences=24)
-    return path
+def folder(atlases: Atlases) -> Path:
+    return atlases.folder(arm.bundled("llama"), length=32, sequences=24)
 
 
 @pytest.fixture(scope="module")

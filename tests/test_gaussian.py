@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 import armillary as arm
 from armillary.anatomy.samples import sample_model
 from armillary.cli import app
-from armillary.collector import STREAMS
+from armillary.collector import DEFAULT_STREAMS
 from armillary.lenses import gaussian as lens
 from armillary.streams import OutputRank, PairMoments, Stream, TokenSimilarity
 from armillary.theory.gaussian import entropy, shrunk
 from armillary.view import AttentionView
-from conftest import shared
+from conftest import FAMILY_TOKENS, Atlases
 
 TOKENS = torch.randint(3, 99, (14, 20), generator=torch.Generator().manual_seed(0))
 ROTARY = ("llama", "gptj", "gpt_neox", "llama/yarn", "phi3/longrope", "qwen3")
@@ -26,16 +26,14 @@ ROTARY = ("llama", "gptj", "gpt_neox", "llama/yarn", "phi3/longrope", "qwen3")
 def all_views(model: torch.nn.Module) -> dict[int, AttentionView]:
     views: dict[int, AttentionView] = {}
     with torch.no_grad(), arm.Tap(model, lambda view: views.setdefault(view.layer, view)):
-        model(input_ids=TOKENS)
+        model(input_ids=FAMILY_TOKENS)
     return views
 
 
 @pytest.mark.parametrize("name", [*ROTARY, "gpt2", "falcon/alibi", "bert/decoder"])
-def test_moments_by_lag_equal_two_passes_over_all_products(name: str) -> None:
+def test_moments_by_lag_equal_two_passes_over_all_products(name: str, atlases: Atlases) -> None:
     """Means, variances and the mean's identity, for every kind of position, against q.k computed directly."""
-    model = sample_model(name)
-    atlas = arm.scan(model, TOKENS, streams=tuple(STREAMS), batch=3, shard=6)
-    table, views = lens.logit_predictions(atlas), all_views(model)
+    table, views = lens.logit_predictions(atlases.family(name)), all_views(sample_model(name))
     np.testing.assert_allclose(table["mean"], table["predicted_mean"], atol=1e-9)
     for layer, view in views.items():
         group = view.heads // view.k.shape[1]
@@ -138,8 +136,8 @@ class TestLayers:
         assert row["mi_1"] < 0.2
         assert row["mi_1"] >= 0
 
-    def test_entropy_is_that_of_the_shrunk_covariance(self) -> None:
-        atlas = arm.scan(sample_model("llama"), TOKENS)
+    def test_entropy_is_that_of_the_shrunk_covariance(self, atlases: Atlases) -> None:
+        atlas = atlases("llama", TOKENS)
         covariance = atlas.group("input")["covariance"].sel(layer=1).to_numpy()
         for amount in (0.05, 0.5):
             assert lens.layer_table(atlas, shrinkage=amount)["entropy"][1] == pytest.approx(
@@ -158,22 +156,20 @@ class TestLayers:
 
     def test_unrelated_tokens_show_the_floor_and_learned_positions_do_no_harm(self) -> None:
         """Information is that of the pairs themselves: never an error, and for random tokens about the floor."""
-        atlas = arm.scan(sample_model("gpt2"), torch.randint(3, 99, (64, 16)), streams=tuple(STREAMS))
+        tokens = torch.randint(3, 99, (64, 16), generator=torch.Generator().manual_seed(5))
+        streams = ("positions", "covariance", "lags")
+        atlas = arm.scan(sample_model("gpt2"), tokens, streams=streams)
         table = lens.layer_table(atlas, shrinkage=0.0, components=6)
         assert table["mi_1"].notna().all()
         found = atlas.group("input").sel(layer=0)
         for name in ("earlier", "later"):
             assert np.linalg.eigvalsh(found[f"lag_covariance_{name}"].to_numpy()[0]).min() > -1e-9
-        rows = lens.layer_table(
-            arm.scan(sample_model("llama"), torch.randint(3, 99, (64, 16)), streams=tuple(STREAMS)), 0.0
-        )
+        rows = lens.layer_table(arm.scan(sample_model("llama"), tokens, streams=streams), 0.0)
         assert rows["mi_4"][0] == pytest.approx(rows["mi_floor"][0], rel=0.5)
 
-    def test_what_is_missing_is_told(self) -> None:
-        atlas = arm.scan(sample_model("llama"), TOKENS)
-        with pytest.raises(
-            arm.ArmillaryError, match="--streams positions,attention,chunks,covariance,constituents,lags"
-        ):
+    def test_what_is_missing_is_told(self, atlases: Atlases) -> None:
+        atlas = atlases("llama", TOKENS)
+        with pytest.raises(arm.ArmillaryError, match=f"--streams {','.join(DEFAULT_STREAMS)},lags"):
             lens.logit_predictions(atlas)
         bare = arm.scan(sample_model("llama"), TOKENS, streams=("positions",))
         with pytest.raises(arm.ArmillaryError, match="--streams positions,covariance"):
@@ -183,18 +179,9 @@ class TestLayers:
                 lens.layer_table(atlas, **wrong)
 
 
-def test_a_real_model_side_by_side(record_property: Callable[..., None], tmp_path: Path) -> None:
+def test_a_real_model_side_by_side(record_property: Callable[..., None], tmp_path: Path, atlases: Atlases) -> None:
     """On stories15M the Gaussian formula explains nearly all differences of the logits' variances between tokens."""
-    out = tmp_path / "atlas"
-    streams = ("positions", "attention", "covariance", "lags")
-    arm.scan(
-        shared("models/stories15M"),
-        shared("corpora/tinyshakespeare.txt"),
-        out=out,
-        streams=streams,
-        length=64,
-        sequences=48,
-    )
+    out = atlases.trained("stories15M").path.parent
     run = CliRunner().invoke(app, ["gaussian", str(out), "--json"])
     rows = json.loads(run.stdout)
     fits = [row["variance_fit"] for row in rows]

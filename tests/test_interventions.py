@@ -16,7 +16,7 @@ from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
 from armillary.cli import app
 from armillary.interventions.trial import trial
 from armillary.models import load_tokenizer
-from conftest import shared
+from conftest import Atlases, shared
 
 TOKENS = torch.randint(3, 99, (3, 12), generator=torch.Generator().manual_seed(0))
 FIRST = {name: arm.describe(sample_config(name)).layers[0] for name in SAMPLES}
@@ -177,14 +177,16 @@ class TestSpectra:
             torch.testing.assert_close(torch.linalg.svdvals(noise), torch.linalg.svdvals(usual), rtol=1e-4, atol=1e-5)
 
 
-def learned() -> tuple[Any, arm.Atlas]:
-    model = sample_model("gpt2")
-    return model, arm.scan(model, torch.randint(3, 99, (24, 12)), streams=("positions",))
+@pytest.fixture
+def learned(atlases: Atlases) -> tuple[Any, arm.Atlas]:
+    """A model with learned positions, and the means of what its layers read."""
+    tokens = torch.randint(3, 99, (24, 12), generator=torch.Generator().manual_seed(1))
+    return sample_model("gpt2"), atlases("gpt2", tokens, streams=("positions",))
 
 
 class TestParts:
-    def test_without_content_all_texts_look_the_same(self) -> None:
-        model, atlas = learned()
+    def test_without_content_all_texts_look_the_same(self, learned: tuple[Any, arm.Atlas]) -> None:
+        model, atlas = learned
         with interventions.without(model, "content", atlas):
             found = products(model)
         for logits in found.values():  # but for the first token, which is left as it is
@@ -194,10 +196,10 @@ class TestParts:
             assert torch.equal(products(model)[0], usual[0])
             assert not torch.allclose(products(model)[1], usual[1], atol=1e-3)
 
-    def test_without_position_a_layer_reads_x_less_p(self) -> None:
+    def test_without_position_a_layer_reads_x_less_p(self, learned: tuple[Any, arm.Atlas]) -> None:
         from armillary.lenses.constituents import means_of
 
-        model, atlas = learned()
+        model, atlas = learned
         seen: dict[int, torch.Tensor] = {}
         with torch.no_grad(), arm.Tap(model, lambda view: seen.setdefault(view.layer, view.x)):
             model(input_ids=TOKENS)
@@ -209,8 +211,8 @@ class TestParts:
         expected[:, 0] = seen[0][:, 0]
         torch.testing.assert_close(changed[0], expected, rtol=1e-5, atol=1e-5)
 
-    def test_mistakes(self) -> None:
-        model, atlas = learned()
+    def test_mistakes(self, learned: tuple[Any, arm.Atlas]) -> None:
+        model, atlas = learned
         beyond = interventions.without(model, "content", atlas, layers=[9])
         with pytest.raises(arm.ArmillaryError, match="no layer 9"), beyond:
             pass

@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
-from transformers import LlamaForCausalLM
+from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaForCausalLM
 from typer.testing import CliRunner
 
 import armillary as arm
 from armillary import interventions
+from armillary.anatomy.samples import SAMPLES, sample_model
 from armillary.cli import app
 from armillary.head_checks import check_heads, sampled_heads, summary
 from armillary.interventions.attention import attending
@@ -108,19 +109,20 @@ def test_repeats_count_only_rows_whose_other_copy_is_seen() -> None:
     q, k = torch.zeros(1, 1, tokens, tokens), torch.eye(tokens)[None, None]
     for i in range(period + 1, tokens):
         q[0, 0, i, i - period + 1] = 200.0
-    stream = Stream(Masses(repeats(period), 1, among="duplicate"))
-    stream.update(0, AttentionView(q, k, k, scale=1.0, causal=True))
+    stream = Stream(Masses(repeats(period, 1), 0, among="duplicate"))
+    view = AttentionView(q, k, k, scale=1.0, causal=True)
+    stream.update(0, view)
     found = stream.finish()
-    rows, uniform = tokens - period, 1 / (period + 1)  # the first of these rows is uniform
-    assert float(found["induction_mass"]) == pytest.approx((rows - 1 + uniform) / rows)
-    assert float(found["duplicate_mass"]) == pytest.approx(uniform / rows)
+    assert float(stream.states[0]["rows"]) == period  # the token before the copies is no copy of the first one's last
+    assert float(found["induction_mass"]) == pytest.approx(1.0)
+    assert float(found["duplicate_mass"]) == pytest.approx(0.0)
 
 
 def test_repeated_blocks_say_every_token_twice() -> None:
     anatomy = arm.describe(arm.bundled("llama"))
     text = np.concatenate([np.full((4, 1), 7), np.arange(4 * 40).reshape(4, 40)], 1)
-    blocks, period = repeated_blocks(text, anatomy, 0)
-    assert period == 20
+    blocks, period, first = repeated_blocks(text, anatomy, 0)
+    assert (period, first) == (20, 1)
     assert (blocks[:, 0] == 7).all()
     assert np.array_equal(blocks[:, 1:21], blocks[:, 21:41])
     assert all(len(set(row[1:21])) == 20 for row in blocks)
@@ -205,6 +207,27 @@ def test_labels_are_missing_without_patterns_and_unsure_without_an_adapter(tmp_p
     assert unknown["induction_score"].notna().all()
 
 
+def test_heads_whose_attention_was_never_seen_have_no_label() -> None:
+    """Layers of another kind, here convolutions, stand in the table of heads, but nothing is said of them."""
+    config = Lfm2Config(
+        **dict(vocab_size=50, hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2),
+        **dict(num_key_value_heads=1, max_position_embeddings=64, layer_types=["conv", "full_attention", "conv"]),
+    )
+    tokens = torch.randint(3, 50, (4, 16), generator=torch.Generator().manual_seed(0))
+    atlas = arm.scan(Lfm2ForCausalLM(config), tokens, streams=("attention", "patterns"))
+    assert list(atlas.heads["label"].isna()) == [True, True, False, False, True, True]
+    assert label_counts(atlas)["heads"].sum() == 2
+
+
+@pytest.mark.parametrize(("family", "asked"), [("llama", True), ("mistral", False)])
+def test_copies_that_are_near_are_not_asked_and_skipped_tokens_do_not_matter(family: str, asked: bool) -> None:
+    """A window of 5 tokens would make two tokens said twice, where induction is the previous token."""
+    tokens = np.random.default_rng(0).integers(5, 90, (3, 24))
+    heads = arm.scan(sample_model(family), tokens, streams=("attention", "patterns"), skip=22).heads
+    assert heads["label"].notna().all()
+    assert heads["induction_score"].between(0, 1).all() if asked else heads["induction_score"].isna().all()
+
+
 # whether a label names what the head uses ---------------------------------------------------------------------------
 
 
@@ -267,6 +290,25 @@ def test_commands_tell_labels_and_check_them(handmade: Any) -> None:
     assert "previous (no random head does that)" in shown.output
     checked = CliRunner().invoke(app, ["verify-heads", folder, "--heads", "3", "--blocks", "2", "--json"])
     assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if "/" not in name])
+def test_a_head_that_is_told_to_look_nowhere_changes_what_every_family_computes(name: str) -> None:
+    model = sample_model(name)
+    ids = torch.randint(5, 90, (1, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = model(input_ids=ids)[0]
+        with attending(model, lambda view: {0: view.attention()[:, 0]}):
+            own = model(input_ids=ids)[0]
+        with attending(model, lambda view: {0: torch.zeros_like(view.attention()[:, 0])}):
+            nowhere = model(input_ids=ids)[0]
+    torch.testing.assert_close(own, before, atol=1e-4, rtol=1e-4)
+    assert float((nowhere - before).abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+def test_random_models_with_a_position_bias_get_no_confident_label(name: str, atlases: Any) -> None:
+    assert not (atlases.family(name).heads["confident"] == 1).any()
 
 
 # real models --------------------------------------------------------------------------------------------------------

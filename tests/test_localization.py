@@ -11,26 +11,24 @@ from typer.testing import CliRunner
 import armillary as arm
 from armillary.anatomy.samples import sample_model
 from armillary.cli import app
-from armillary.collector import STREAMS
 from armillary.lenses import localization as lens
 from armillary.streams import Stream
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.localization import PLACES, least_entropy
 from armillary.theory.localization import head_spectrum, minimum_entropy, spectrum_regime
 from armillary.view import AttentionView
-
-TOKENS = torch.randint(3, 99, (10, 24), generator=torch.Generator().manual_seed(0))
+from conftest import FAMILY_TOKENS, Atlases
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gptj", "falcon", "t5"])
-def test_spectra_equal_those_of_dense_weights_and_of_measured_steps(name: str) -> None:
+def test_spectra_equal_those_of_dense_weights_and_of_measured_steps(name: str, atlases: Atlases) -> None:
     """xi and eta with Sigma = I, and with Sigma = the measured second moment of x_{t+1} - x_t, computed densely."""
     model = sample_model(name)
     anatomy = arm.describe(model)
     steps: dict[int, torch.Tensor] = {}
     with torch.no_grad(), arm.Tap(model, lambda view: steps.setdefault(view.layer, view.x[:, 1:].double().diff(dim=1))):
-        model(input_ids=TOKENS)
-    atlas = arm.scan(model, TOKENS, streams=tuple(STREAMS))
+        model(input_ids=FAMILY_TOKENS)
+    atlas = atlases.family(name)
     weights_only, measured = lens.weight_spectra(atlas), lens.data_spectra(atlas)
     place = 0
     for layer in anatomy.layers:
@@ -51,7 +49,7 @@ def test_spectra_equal_those_of_dense_weights_and_of_measured_steps(name: str) -
             place += 1
 
 
-def test_least_entropy_is_the_theorys_and_a_bound() -> None:
+def test_least_entropy_is_the_theorys_and_a_bound(atlases: Atlases) -> None:
     rng = torch.Generator().manual_seed(1)
     logits = 3 * torch.randn(2, 3, 5, 8, generator=rng, dtype=torch.float64)
     seen = torch.ones(2, 1, 5, 8, dtype=torch.bool)
@@ -64,9 +62,9 @@ def test_least_entropy_is_the_theorys_and_a_bound() -> None:
     shown = logits.masked_fill(~seen, -torch.inf).softmax(-1)
     entropy = -(shown * shown.clamp(min=1e-300).log()).sum(-1)
     assert (found <= entropy + 1e-9).all()
-    heads = arm.scan(sample_model("llama"), TOKENS).heads
+    heads = atlases.family("llama").heads
     assert (heads["least_entropy"] <= heads["entropy"] + 1e-9).all()
-    assert arm.scan(sample_model("gpt_oss"), TOKENS).heads["least_entropy"].isna().all()  # a sink takes part
+    assert atlases.family("gpt_oss").heads["least_entropy"].isna().all()  # a sink takes part
 
 
 def test_observed_rho_by_hand() -> None:
@@ -93,8 +91,8 @@ def test_observed_rho_by_hand() -> None:
 
 
 class TestTables:
-    def test_propagation_of_every_head(self) -> None:
-        atlas = arm.scan(sample_model("gpt2"), TOKENS, streams=tuple(STREAMS))
+    def test_propagation_of_every_head(self, atlases: Atlases) -> None:
+        atlas = atlases.family("gpt2")
         table = lens.propagation_table(atlas)
         assert len(table) == 18 * PLACES
         for column in ("observed", "predicted", "predicted_data"):
@@ -103,13 +101,13 @@ class TestTables:
         assert layers[["late", "middle", "early", "uniform", "vanishing"]].to_numpy().sum() == 18
         assert layers["rank_one_distance"].between(0, 1).all()
 
-    def test_a_text_without_last_tokens_has_no_observed_rho(self) -> None:
-        atlas = arm.scan(sample_model("bert"), TOKENS)
+    def test_a_text_without_last_tokens_has_no_observed_rho(self, atlases: Atlases) -> None:
+        atlas = atlases.family("bert")
         assert lens.propagation_table(atlas)["observed"].isna().all()
 
     def test_what_is_missing_is_told(self) -> None:
         with pytest.raises(arm.ArmillaryError, match="stream 'attention'"):
-            lens.propagation_table(arm.scan(sample_model("gpt2"), TOKENS, streams=("positions",)))
+            lens.propagation_table(arm.scan(sample_model("gpt2"), FAMILY_TOKENS, streams=("positions",)))
 
     def test_weights_alone_have_regimes(self) -> None:
         heads = arm.weigh(sample_model("gpt2"), matrices=False).heads
@@ -130,9 +128,8 @@ def test_equal_queries_and_keys_localise() -> None:
     assert heads["qk_symmetric_share"].min() > 0.999
 
 
-def test_the_command(tmp_path: Path) -> None:
-    atlas, page = tmp_path / "atlas", tmp_path / "page.html"
-    arm.scan(arm.bundled("llama"), out=atlas, streams=("positions", "attention"), length=32, sequences=16)
+def test_the_command(tmp_path: Path, atlases: Atlases) -> None:
+    atlas, page = atlases.folder(arm.bundled("llama"), length=32, sequences=24), tmp_path / "page.html"
     run = CliRunner().invoke(app, ["localization", str(atlas), "--json", "--html", str(page)])
     assert run.exit_code == 0, run.output
     assert len(json.loads(run.stdout)) == 6

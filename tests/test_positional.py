@@ -29,9 +29,7 @@ from armillary.theory.smoothness import (
     low_frequency_residual,
     smoothness,
 )
-from conftest import inside_package, shared
-
-TOKENS = torch.randint(5, 99, (10, 24), generator=torch.Generator().manual_seed(3))
+from conftest import FAMILY_TOKENS, Atlases, inside_package, shared
 
 
 def decomposed(h: np.ndarray) -> Decomposition:
@@ -59,8 +57,8 @@ class TestDecomposition:
         sums = [6 * np.square(pos).sum(), 8 * np.square(ctx).sum(), np.square(resid).sum()]
         np.testing.assert_allclose(parts.shares, np.array(sums) / sum(sums), rtol=1e-12)
 
-    def test_parts_sum_to_zero_and_shares_to_one_on_a_model(self) -> None:
-        atlas = arm.scan(sample_model("gpt2"), TOKENS)
+    def test_parts_sum_to_zero_and_shares_to_one_on_a_model(self, atlases: Atlases) -> None:
+        atlas = atlases.family("gpt2")
         for group in ("residual", "input"):
             for layer in range(3):
                 parts = decompose(atlas, layer, group)
@@ -69,11 +67,10 @@ class TestDecomposition:
                 assert sum(parts.shares) == pytest.approx(1, abs=1e-15)
                 assert min(parts.shares) > 0
 
-    def test_shares_equal_a_direct_analysis_of_variance(self) -> None:
-        model = sample_model("gpt2")
-        layers = arm.scan(model, TOKENS).layers
+    def test_shares_equal_a_direct_analysis_of_variance(self, atlases: Atlases) -> None:
+        layers = atlases.family("gpt2").layers
         with torch.no_grad():
-            h = model(TOKENS, output_hidden_states=True).hidden_states[1].double().numpy()[:, 1:]
+            h = sample_model("gpt2")(FAMILY_TOKENS, output_hidden_states=True).hidden_states[1].double().numpy()[:, 1:]
         centre = h - h.mean((0, 1))
         pos, ctx = centre.mean(0), centre.mean(1)
         total = np.square(centre).sum()
@@ -93,8 +90,8 @@ class TestMeasures:
         small = matrix[:20, :20]
         assert screenot_rank(small) == adaptiveHardThresholding(small, 9, strategy="i")[2]
 
-    def test_on_an_atlas_too(self) -> None:
-        atlas = arm.scan(sample_model("gpt2"), TOKENS)
+    def test_on_an_atlas_too(self, atlases: Atlases) -> None:
+        atlas = atlases.family("gpt2")
         pos = decompose(atlas, 2).pos
         upper = (min(pos.shape) - 2) // 2
         assert (
@@ -164,8 +161,8 @@ class TestMeasures:
         between = np.abs(gram(np.concatenate([pos, ctx]))[:9, 9:])
         assert incoherence(pos, ctx) == pytest.approx((between.mean(), between.max()), rel=1e-12)
 
-    def test_arrays_for_figures(self) -> None:
-        atlas = arm.scan(sample_model("gpt2"), TOKENS)
+    def test_arrays_for_figures(self, atlases: Atlases) -> None:
+        atlas = atlases.family("gpt2")
         found = positional_arrays(atlas)
         parts = decompose(atlas, 1)
         np.testing.assert_allclose(found["singular_values"][1], np.linalg.svd(parts.pos, compute_uv=False))
@@ -173,10 +170,10 @@ class TestMeasures:
         coordinates = found["coordinates"][1].to_numpy()
         np.testing.assert_allclose(coordinates @ coordinates.T, _rank3(parts.pos @ parts.pos.T), atol=1e-9)
 
-    def test_the_attention_input_has_the_same_table(self) -> None:
-        atlas = arm.scan(sample_model("llama"), TOKENS)
+    def test_the_attention_input_has_the_same_table(self, atlases: Atlases) -> None:
+        atlas = atlases.family("llama")
         assert layer_columns(atlas, "input")["pos_share"].notna().all()
-        without = arm.scan(sample_model("llama"), TOKENS, streams=("positions",))
+        without = arm.scan(sample_model("llama"), FAMILY_TOKENS, streams=("positions",))
         assert without.layers["relative_norm"].isna().all()
         assert without.layers["stable_rank"].notna().all()
 

@@ -12,44 +12,44 @@ from typer.testing import CliRunner
 
 import armillary as arm
 from armillary.anatomy.description import Rotary
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
 from armillary.cli import app
 from armillary.interventions import rotary
 from armillary.lenses import rotary as lens
 from armillary.streams.chunks import pairs
 from armillary.sweeping import block_loss, parse_sweep, sweep
 from armillary.view import row_centred
-from conftest import shared
+from conftest import FAMILY_TOKENS, Atlases, shared
 
 TOKENS = torch.randint(3, 99, (6, 18), generator=torch.Generator().manual_seed(0))
 STREAMS = ("attention", "chunks")
 ROTARY = [
     name
     for name in SAMPLES
-    if any(isinstance(layer.position, Rotary) for layer in arm.describe(sample_model(name)).layers)
+    if any(isinstance(layer.position, Rotary) for layer in arm.describe(sample_config(name)).layers)
 ]
 
 
 @pytest.mark.parametrize("name", ROTARY)
-def test_shares_add_to_one_and_changes_equal_a_model_whose_frequency_stands_still(name: str) -> None:
+def test_shares_add_to_one_and_changes_equal_a_model_whose_frequency_stands_still(name: str, atlases: Atlases) -> None:
     """Against every pair of every row, with the frequencies stopped one at a time in the logits themselves."""
-    model = sample_model(name)
-    atlas = arm.scan(model, TOKENS, streams=STREAMS, batch=4)
+    model, atlas = sample_model(name), atlases.family(name)
     table = lens.frequency_table(atlas)
     sums = table.groupby(["layer", "head"])["share"].sum()
     np.testing.assert_allclose(sums, 1 - atlas.heads["share_bias"].fillna(0).to_numpy()[: len(sums)], atol=1e-6)
     views: dict[int, arm.AttentionView] = {}
     with torch.no_grad(), arm.Tap(model, lambda view: views.setdefault(view.layer, view)):
-        model(input_ids=TOKENS)
+        model(input_ids=FAMILY_TOKENS)
     view, here = views[0], arm.describe(model).layers[0]
     if not isinstance(here.position, Rotary):
         return
-    where = here.position.at(TOKENS.shape[1])
+    length = FAMILY_TOKENS.shape[1]
+    where = here.position.at(length)
     from dataclasses import replace
 
     from armillary.anatomy.rebuild import rotate
 
-    plain, back = replace(where, factor=1.0), -torch.arange(TOKENS.shape[1])
+    plain, back = replace(where, factor=1.0), -torch.arange(length)
     q, k = view.q.double(), view.k.double().repeat_interleave(here.group, 1)
     kept = view.visible().clone()
     kept[..., :1] = False
@@ -72,9 +72,8 @@ def test_shares_add_to_one_and_changes_equal_a_model_whose_frequency_stands_stil
         np.testing.assert_allclose(part[part["frequency"] == f]["share"], share, rtol=1e-4, atol=1e-6)
 
 
-def test_tightness_and_products_by_hand() -> None:
-    model = sample_model("llama")
-    atlas = arm.scan(model, TOKENS, streams=STREAMS)
+def test_tightness_and_products_by_hand(atlases: Atlases) -> None:
+    model, atlas = sample_model("llama"), atlases("llama", TOKENS, streams=STREAMS)
     views: dict[int, arm.AttentionView] = {}
     with torch.no_grad(), arm.Tap(model, lambda view: views.setdefault(view.layer, view)):
         model(input_ids=TOKENS)
@@ -97,14 +96,14 @@ def test_tightness_and_products_by_hand() -> None:
     assert (table["self_tightness"].abs() <= 1).all()
 
 
-def test_channels_that_never_turn_are_an_entry_of_their_own() -> None:
-    atlas = arm.scan(sample_model("gpt_neox"), TOKENS, streams=STREAMS)
+def test_channels_that_never_turn_are_an_entry_of_their_own(atlases: Atlases) -> None:
+    atlas = atlases.family("gpt_neox")
     table = lens.frequency_table(atlas)
     rest = table[table["frequency"].isna()]
     assert len(rest) == 18
     assert rest["share"].abs().max() > 0.01
     np.testing.assert_allclose(atlas.heads["still_share"], rest["share"])
-    assert arm.scan(sample_model("llama"), TOKENS, streams=STREAMS).heads["still_share"].isna().all()
+    assert atlases.family("llama").heads["still_share"].isna().all()
 
 
 def test_frequencies_are_those_of_the_texts_length() -> None:
@@ -117,8 +116,8 @@ def test_frequencies_are_those_of_the_texts_length() -> None:
 
 
 class TestRecommendation:
-    def test_costs_fall_to_nothing_when_all_turn(self) -> None:
-        atlas = arm.scan(sample_model("llama"), TOKENS, streams=STREAMS)
+    def test_costs_fall_to_nothing_when_all_turn(self, atlases: Atlases) -> None:
+        atlas = atlases("llama", TOKENS, streams=STREAMS)
         costs = lens.truncation_costs(atlas)
         assert (np.diff(costs, axis=-1) <= 1e-12).all()
         assert costs[..., -1].max() == 0
@@ -132,14 +131,13 @@ class TestRecommendation:
         with pytest.raises(arm.ArmillaryError, match="cannot be kept"):
             lens.recommended_p(atlas, share=0.0)
 
-    def test_a_model_without_rotary_encoding_gives_a_sentence(self) -> None:
-        atlas = arm.scan(sample_model("gpt2"), TOKENS, streams=STREAMS)
+    def test_a_model_without_rotary_encoding_gives_a_sentence(self, atlases: Atlases) -> None:
+        atlas = atlases.family("gpt2")
         with pytest.raises(arm.ArmillaryError, match="no rotary encoding"):
             lens.frequency_table(atlas)
         assert atlas.heads["high_freq_share"].isna().all()
-        alibi = arm.scan(sample_model("bloom"), TOKENS, streams=STREAMS)
         with pytest.raises(arm.ArmillaryError, match=r"Alibi"):
-            lens.recommended_p(alibi)
+            lens.recommended_p(atlases.family("bloom"))
         bare = arm.scan(sample_model("llama"), TOKENS, streams=("attention",))
         with pytest.raises(arm.ArmillaryError, match="attention and chunks"):
             lens.frequency_table(bare)
@@ -147,10 +145,10 @@ class TestRecommendation:
 
 class TestRealModels:
     @pytest.mark.parametrize("name", ["stories15M", "llama"])
-    def test_previous_token_heads_use_high_frequencies(self, name: str, record_property: Callable[..., None]) -> None:
-        folder = shared("models/stories15M") if name == "stories15M" else arm.bundled("llama")
-        corpus = shared("corpora/tinyshakespeare.txt") if name == "stories15M" else "builtin:prose"
-        heads = arm.scan(folder, corpus, streams=STREAMS, length=64, sequences=24).heads
+    def test_previous_token_heads_use_high_frequencies(
+        self, name: str, atlases: Atlases, record_property: Callable[..., None]
+    ) -> None:
+        heads = atlases.trained(name).heads
         correlation = float(spearmanr(heads["high_freq_share"], heads["prev_mass"]).statistic)
         record_property("rank_correlation", correlation)
         assert correlation > (0.6 if name == "stories15M" else 0.35)
@@ -175,9 +173,8 @@ class TestRealModels:
         assert "p-RoPE from either end" in page.read_text(encoding="utf-8")
 
 
-def test_the_loss_at_p_1_is_the_models_own_and_zero_is_nope() -> None:
-    model = sample_model("llama")
-    atlas = arm.scan(model, TOKENS, streams=STREAMS)
+def test_the_loss_at_p_1_is_the_models_own_and_zero_is_nope(atlases: Atlases) -> None:
+    model, atlas = sample_model("llama"), atlases("llama", TOKENS, streams=STREAMS)
     found = sweep(model, atlas, "p", [1.0, 0.5, 0.0])
     own = block_loss(model, TOKENS.numpy())
     assert found.table["loss"][0] == own
@@ -190,9 +187,8 @@ def test_the_loss_at_p_1_is_the_models_own_and_zero_is_nope() -> None:
     assert list(sweep(model, atlas, "base", [1e4, 1e6]).table.columns) == ["base", "loss"]
 
 
-def test_the_commands_and_their_mistakes(tmp_path: Path) -> None:
-    atlas = tmp_path / "atlas"
-    arm.scan(arm.bundled("llama"), out=atlas, streams=STREAMS, length=32, sequences=16)
+def test_the_commands_and_their_mistakes(tmp_path: Path, atlases: Atlases) -> None:
+    atlas = atlases.folder(arm.bundled("llama"), length=32, sequences=24)
     page = tmp_path / "page.html"
     asked = ["frequencies", str(atlas)]
     whole = CliRunner().invoke(app, [*asked, "--json", "--html", str(page)])

@@ -2,12 +2,14 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,13 +17,14 @@ import torch
 import xarray as xr
 
 import armillary as arm
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
 from armillary.atlas import Atlas
 from armillary.scanning import Progress
 from armillary.shards import Shard, plan
-from conftest import shared
+from conftest import Atlases, shared
 
 TOKENS = torch.randint(5, 99, (12, 16), generator=torch.Generator().manual_seed(3))
+IN_SHARDS: dict[str, Any] = dict(batch=1, shard=1, streams=("positions", "attention"))
 
 
 def arrays(atlas: Atlas) -> dict[str, np.ndarray]:
@@ -41,13 +44,76 @@ def assert_identical(a: Atlas, b: Atlas) -> None:
         assert np.array_equal(values, theirs[name], equal_nan=True), name
 
 
+class Forks:
+    """Processes that can be killed, forked from one that has imported what a scan needs: that takes seconds."""
+
+    CODE = (
+        "import os, shutil, sys, pandas, torch, xarray, zarr, armillary as arm, armillary.atlas, armillary.scanning\n"
+        "torch.set_num_threads(1)\n"
+        "for line in sys.stdin:\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        exec(line)\n"
+        "        os._exit(0)\n"
+        "    print(child, flush=True)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
+    )
+
+    # freed memory is given back at once, or the allocator's own habits would be measured
+    PLAIN: ClassVar = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+
+    def __init__(self) -> None:
+        self.first = subprocess.Popen(
+            [sys.executable, "-c", self.CODE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self.PLAIN},
+        )
+
+    def start(self, line: str) -> int:
+        """Run a line of Python in a process of its own; its number."""
+        assert self.first.stdin is not None
+        assert self.first.stdout is not None
+        self.first.stdin.write(line + "\n")
+        self.first.stdin.flush()
+        return int(self.first.stdout.readline())
+
+    def exit_code(self) -> int:
+        """How it ended, once it has."""
+        assert self.first.stdout is not None
+        return int(self.first.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    started = Forks()
+    yield started
+    started.first.communicate()
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a scan that stopped after its tenth shard."""
+
+    class StopAt(Progress):
+        def shard_done(self, shard: Shard) -> None:
+            if shard.index == 9:
+                raise KeyboardInterrupt
+
+    out = tmp_path_factory.mktemp("interrupted") / "a"
+    with pytest.raises(KeyboardInterrupt):
+        arm.scan(sample_model("llama"), TOKENS, out=out, **IN_SHARDS, progress=StopAt())
+    return out
+
+
 class TestNumbers:
     def test_attention_statistics_equal_eager_transformers(self) -> None:
         """stories15M on tinyshakespeare, T=128, C=32, no special tokens."""
         from transformers import AutoTokenizer
 
         folder, text = shared("models/stories15M"), shared("corpora/tinyshakespeare.txt")
-        atlas = arm.scan(folder, text, length=128, sequences=32, bos="never")
+        atlas = arm.scan(folder, text, length=128, sequences=32, bos="never", streams=("attention",))
         ids = AutoTokenizer.from_pretrained(folder)(text.read_text()[:60_000], add_special_tokens=False).input_ids
         blocks = torch.tensor(ids[: 32 * 128]).view(32, 128)
         assert np.array_equal(atlas.group("corpus")["tokens"], blocks)
@@ -77,16 +143,15 @@ class TestNumbers:
         np.testing.assert_allclose(residual["covariance"][2], covariance, atol=1e-6)
 
     @pytest.mark.parametrize("name", SAMPLES)
-    def test_every_family_scans(self, name: str) -> None:
-        model = sample_model(name)
-        atlas = arm.scan(model, TOKENS[:4], streams=("positions", "attention", "chunks", "covariance", "lags"))
+    def test_every_family_scans(self, name: str, atlases: Atlases) -> None:
+        atlas = atlases.family(name)
         heads = atlas.heads
-        anatomy = arm.describe(model)
+        anatomy = arm.describe(sample_config(name))
         assert len(heads) == sum(layer.heads for layer in anatomy.layers)
         assert len(atlas.layers) == len(anatomy.layers) + 1
         assert heads[["entropy", "self_mass", "first_mass", "mean_distance", "logit_mean"]].notna().all(axis=None)
         assert (heads["entropy_norm"] <= 1 + 1e-9).all() or anatomy.layers[0].sinks
-        assert atlas.group("input")["lag_covariance"].shape[:2] == (len(anatomy.layers), 3)
+        assert atlas.group("input")["lag_covariance"].shape[:2] == (len(anatomy.layers), 4)  # 1, 2, 4, 8 tokens apart
 
     def test_an_unknown_family_scans(self) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -125,17 +190,16 @@ class TestNumbers:
         with pytest.raises(arm.ArmillaryError, match="--streams attention"):
             atlas.group("residual")
 
-    def test_bfloat16_models(self) -> None:
-        exact = arm.scan(sample_model("llama"), TOKENS)
+    def test_bfloat16_models(self, atlases: Atlases) -> None:
+        exact = atlases("llama", TOKENS)
         half = arm.scan(sample_model("llama").to(torch.bfloat16), TOKENS)
         assert half.group("residual")["position_mean"].dtype == np.float64
         np.testing.assert_allclose(half.heads["entropy"], exact.heads["entropy"], rtol=0.05)
 
 
 class TestSameBits:
-    def test_with_or_without_a_folder(self, tmp_path: Path) -> None:
-        model = sample_model("llama")
-        assert_identical(arm.scan(model, TOKENS), arm.scan(model, TOKENS, out=tmp_path / "a"))
+    def test_with_or_without_a_folder(self, atlases: Atlases) -> None:
+        assert_identical(arm.scan(sample_model("llama"), TOKENS), atlases("llama", TOKENS))
 
     def test_resumed_after_an_interruption_in_the_middle_of_a_shard(self, tmp_path: Path) -> None:
         class Stop(Progress):
@@ -156,33 +220,26 @@ class TestSameBits:
         assert_identical(whole, resumed)
         assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["atlas.zarr", "scan.json"]
 
-    def test_killed_five_times(self, tmp_path: Path) -> None:
+    def test_killed_five_times(self, tmp_path: Path, forks: Forks) -> None:
         """kill -9 at random moments, then --resume: the arrays equal those of an uninterrupted run bit for bit."""
         sample_model("llama").save_pretrained(tmp_path / "model")
-        settings = dict(sequences=100, length=16, batch=1, shard=1, second_pass=20)
+        settings = dict(sequences=40, length=16, batch=1, shard=1, second_pass=8)
         model, out = str(tmp_path / "model"), str(tmp_path / "a")
-        code = (
-            "import torch, armillary as arm; torch.set_num_threads(1); "
-            f"arm.scan({model!r}, 'builtin:random', out={out!r}, resume=True, **{settings})"
-        )
+        scan = f"arm.scan({model!r}, 'builtin:random', out={out!r}, resume=True, **{settings})"
         rng = random.Random(0)
         work = tmp_path / "a" / "work"
-        kills = 0
-        while kills < 5:
-            process = subprocess.Popen([sys.executable, "-c", code])
-            target = self.newest(work) + rng.randint(3, 14)
-            while self.newest(work) < target and process.poll() is None:
+        for _ in range(5):
+            target = self.newest(work) + rng.randint(2, 7)
+            child = forks.start(scan)
+            while self.newest(work) < target:
+                os.kill(child, 0)  # still there, or the test fails
                 time.sleep(0.001)
             time.sleep(rng.random() * 0.02)
-            if process.poll() is not None:
-                break
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-        assert kills == 5
+            os.kill(child, signal.SIGKILL)
+            assert forks.exit_code() == -signal.SIGKILL
         assert not (tmp_path / "a" / "atlas.zarr").exists()
-        subprocess.run([sys.executable, "-c", code], check=True)
-        torch.set_num_threads(1)
+        forks.start(scan)
+        assert forks.exit_code() == 0
         whole = arm.scan(tmp_path / "model", "builtin:random", **settings)
         assert_identical(whole, arm.open_atlas(tmp_path / "a"))
 
@@ -195,21 +252,16 @@ class TestSameBits:
             return 0
 
     @pytest.mark.parametrize("kind", ["shard", "series", "merged"])
-    def test_a_damaged_shard_is_noticed_and_redone(self, kind: str, tmp_path: Path) -> None:
-        class StopAt(Progress):
-            def shard_done(self, shard: Shard) -> None:
-                if shard.index == 9:
-                    raise KeyboardInterrupt
-
-        model = sample_model("llama")
-        whole = arm.scan(model, TOKENS, batch=1, shard=1)
-        with pytest.raises(KeyboardInterrupt):
-            arm.scan(model, TOKENS, batch=1, shard=1, out=tmp_path / "a", progress=StopAt())
+    def test_a_damaged_shard_is_noticed_and_redone(
+        self, kind: str, interrupted: Path, tmp_path: Path, atlases: Atlases
+    ) -> None:
+        model, whole = sample_model("llama"), atlases("llama", TOKENS, **IN_SHARDS)
+        shutil.copytree(interrupted, tmp_path / "a")
         damaged = sorted((tmp_path / "a" / "work").glob(f"{kind}-?????"))[-1]
         data = bytearray(damaged.read_bytes())
         data[len(data) // 2] ^= 1
         damaged.write_bytes(data)
-        assert_identical(whole, arm.scan(model, TOKENS, batch=1, shard=1, out=tmp_path / "a", resume=True))
+        assert_identical(whole, arm.scan(model, TOKENS, out=tmp_path / "a", resume=True, **IN_SHARDS))
 
     def test_a_full_disk_loses_no_finished_shard(self, tmp_path: Path) -> None:
         class FillDisk(Progress):
@@ -224,12 +276,11 @@ class TestSameBits:
                 self.computed += 1
 
         model, count = sample_model("llama"), Count()
-        settings = dict(batch=1, shard=1, streams=("positions", "attention"))
         with pytest.raises(arm.ArmillaryError, match=r"no space left.*shard-00004"):
-            arm.scan(model, TOKENS, out=tmp_path / "a", progress=FillDisk(), **settings)
-        resumed = arm.scan(model, TOKENS, out=tmp_path / "a", resume=True, progress=count, **settings)
+            arm.scan(model, TOKENS, out=tmp_path / "a", progress=FillDisk(), **IN_SHARDS)
+        resumed = arm.scan(model, TOKENS, out=tmp_path / "a", resume=True, progress=count, **IN_SHARDS)
         assert count.computed == 12 - 4
-        assert_identical(arm.scan(model, TOKENS, **settings), resumed)
+        assert_identical(arm.scan(model, TOKENS, **IN_SHARDS), resumed)
 
     def test_files_without_a_record_are_not_trusted(self, tmp_path: Path) -> None:
         """A kill between clearing the record and the work of another scan must not mix the two."""
@@ -241,14 +292,14 @@ class TestSameBits:
 
         model, out = sample_model("llama"), tmp_path / "a"
         with pytest.raises(KeyboardInterrupt):
-            arm.scan(model, TOKENS, batch=1, shard=1, out=out, progress=Stop())
+            arm.scan(model, TOKENS[:6], out=out, progress=Stop(), **IN_SHARDS)
         (out / "work" / "atlas.zarr").mkdir()  # and half a store
         (out / "scan.json").unlink()
-        other = TOKENS.flip(0)
-        assert_identical(arm.scan(model, other, batch=1, shard=1, out=out), arm.scan(model, other, batch=1, shard=1))
+        other = TOKENS[:6].flip(0)
+        assert_identical(arm.scan(model, other, out=out, **IN_SHARDS), arm.scan(model, other, **IN_SHARDS))
 
     def test_a_scan_without_a_folder_outlives_its_name(self) -> None:
-        entropy = arm.scan(sample_model("llama"), TOKENS).tree["attention/entropy"]
+        entropy = arm.scan(sample_model("llama"), TOKENS, streams=("attention",)).tree["attention/entropy"]
         assert (entropy.to_numpy() > 0).all()
 
     def test_when_nan_may_change_on_resume(self, tmp_path: Path) -> None:
@@ -257,8 +308,8 @@ class TestSameBits:
         with torch.no_grad():
             model.model.embed_tokens.weight[3] = torch.inf
         with pytest.raises(arm.ArmillaryError, match="--when-nan skip"):
-            arm.scan(model, bad, batch=1, shard=1, out=tmp_path / "a")
-        resumed = arm.scan(model, bad, batch=1, shard=1, out=tmp_path / "a", resume=True, when_nan="skip")
+            arm.scan(model, bad, out=tmp_path / "a", **IN_SHARDS)
+        resumed = arm.scan(model, bad, out=tmp_path / "a", resume=True, when_nan="skip", **IN_SHARDS)
         assert resumed.attrs["skipped_blocks"] == [7]
 
     def test_shards_cover_the_blocks_once(self) -> None:
@@ -267,28 +318,23 @@ class TestSameBits:
 
 
 class TestMemory:
-    def test_peak_does_not_grow_with_the_number_of_sequences(self, tmp_path: Path) -> None:
+    def test_peak_does_not_grow_with_the_number_of_sequences(self, tmp_path: Path, forks: Forks) -> None:
         sample_model("llama").save_pretrained(tmp_path / "model")
 
         def peak(sequences: int) -> int:
-            code = (
-                "import torch, armillary as arm; torch.set_num_threads(1); "
+            """The most memory that a scan ever held, in kB."""
+            forks.start(
                 f"arm.scan({str(tmp_path / 'model')!r}, 'builtin:random', out={str(tmp_path / str(sequences))!r}, "
-                f"sequences={sequences}, length=32, batch=32, shard=64); "
+                f"sequences={sequences}, length=16, batch=64, shard=64)"
                 # not ru_maxrss: that is inherited from the process that started this one
-                "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+                f"; shutil.copy('/proc/self/status', {str(tmp_path / 'status')!r})"
             )
-            # freed memory is given back at once, or the allocator's own habits would be measured
-            plain = {
-                **os.environ,
-                "MALLOC_ARENA_MAX": "1",
-                "MALLOC_MMAP_THRESHOLD_": "65536",
-                "MALLOC_TRIM_THRESHOLD_": "0",
-            }
-            run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=plain)
-            return int(run.stdout)
+            assert forks.exit_code() == 0
+            status = (tmp_path / "status").read_text().splitlines()
+            return int(next(line.split()[1] for line in status if line.startswith("VmHWM")))
 
-        assert peak(4096) < 1.05 * peak(64)
+        grown = peak(1024) - peak(64)
+        assert grown < 2.5 * (1024 - 64)  # kB: less than the vectors that a scan writes down of every sequence
 
 
 class TestRefusals:
@@ -395,9 +441,8 @@ class TestRefusals:
             arm.scan(tmp_path / "model", "builtin:random", dtype="int3")
 
 
-def test_the_store_opens_with_xarray_alone(tmp_path: Path) -> None:
-    arm.scan(sample_model("llama"), TOKENS, out=tmp_path / "a")
-    tree = xr.open_datatree(tmp_path / "a" / "atlas.zarr", engine="zarr", consolidated=False)
+def test_the_store_opens_with_xarray_alone(atlases: Atlases) -> None:
+    tree = xr.open_datatree(atlases.folder("llama", TOKENS) / "atlas.zarr", engine="zarr", consolidated=False)
     assert tree["attention/entropy"].dims == ("layer", "head")
     assert tree["residual/position_mean"].sel(layer=3, position=5).shape == (48,)
     assert tree.attrs["settings"]["length"] == 16

@@ -108,11 +108,11 @@ class TestEveryFamily:
         inputs = {"input_ids": ids, "attention_mask": mask}
         if "position_ids" in inspect.signature(model.forward).parameters and not name.startswith("roberta"):
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        together: list[AttentionView] = []
         with torch.no_grad():
             plain = model(**inputs)[0]
-            with arm.Tap(model):
+            with arm.Tap(model, together.append):
                 assert torch.equal(model(**inputs)[0], plain)
-        together = views(model, **inputs)
         for row, part in enumerate(kept):
             alone = views(model, input_ids=ids[row : row + 1, part])
             for padded, single in zip(together, alone, strict=True):

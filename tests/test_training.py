@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 import armillary as arm
 from armillary.anatomy.samples import sample_model
+from armillary.sources import Document, documents
 from armillary.training.bundled import CONTEXT, FAMILIES, bundled, held_out, held_out_loss, text
 from armillary.training.loop import Part, TrainSettings, draw, learning_rate, mean_loss, train
 
@@ -79,6 +80,17 @@ class TestLoop:
         assert mean_loss(model, ids.numpy(), 16) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.fixture(scope="module")
+def prose() -> list[Document]:
+    return list(documents("builtin:prose"))
+
+
+@pytest.fixture
+def _read_once(prose: list[Document], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The built-in prose is parsed from the standard library, which takes seconds."""
+    monkeypatch.setattr("armillary.training.bundled.documents", {"builtin:prose": prose}.__getitem__)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 class TestBundledModels:
     def test_small_plain_and_half_precision(self, family: str) -> None:
@@ -90,6 +102,7 @@ class TestBundledModels:
     def test_armillary_sees_it_right(self, family: str) -> None:
         assert arm.verify(arm.load(bundled(family), dtype=torch.float32)).passed
 
+    @pytest.mark.usefixtures("_read_once")
     def test_its_held_out_loss_is_the_one_stated(self, family: str) -> None:
         folder = bundled(family)
         stated = json.loads((folder / "training.json").read_text())["held_out_loss"]
@@ -99,6 +112,7 @@ class TestBundledModels:
         assert measured < 4.0
 
 
+@pytest.mark.usefixtures("_read_once")
 def test_held_out_documents_are_not_trained_on() -> None:
     assert not set(text("prose", testing=True)) & set(text("prose", testing=False))
     assert held_out("json") == held_out("json")

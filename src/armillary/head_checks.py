@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from armillary.anatomy.description import Anatomy, Rotary
 from armillary.atlas import Atlas
@@ -73,9 +74,9 @@ class _Head:
         return self.label in IN_REPEATS
 
 
-def _relation(label: str, period: int) -> Relation | None:
+def _relation(label: str, period: int, begin: int) -> Relation | None:
     if label in IN_REPEATS:
-        return repeats(period)[IN_REPEATS[label]]
+        return repeats(period, begin)[IN_REPEATS[label]]
     return TEXT[IN_TEXT[label]] if label in IN_TEXT else None
 
 
@@ -170,45 +171,64 @@ def check_heads(
     loss in nats per token. Induction and duplicate heads are asked on random tokens said twice (loss on the second
     copy), the others on the atlas's first blocks. holds: without `used` the label's keys lose more than without `rest`
     (for content, attention moves further); loss_holds: the loss rises more. *_frequencies and *_other_frequencies are
-    the same for the rotary frequencies that such a head should use and for the others; frequencies_hold.
+    the same for the rotary frequencies that such a head should use and for the others; frequencies_hold. Each is
+    missing where the difference is within two standard errors over blocks.
     """
+    model.eval()
     anatomy = Tap(model).anatomy
     if anatomy.missing:
         raise ArmillaryError(anatomy.missing)
-    text = atlas.group("corpus")["tokens"].to_numpy()[:blocks].astype(np.int64)
-    twice, period = repeated_blocks(atlas.group("corpus")["tokens"].to_numpy(), anatomy, atlas.settings["seed"] + 1)
+    every = atlas.group("corpus")["tokens"].to_numpy()
+    twice, period, begin = repeated_blocks(every, anatomy, atlas.settings["seed"] + 1)
     means, skip = means_of(atlas), int(atlas.settings["skip"])
     checked = _Checked(model, anatomy, means, batch)
-    settings = {False: (text, skip), True: (twice[:blocks], twice.shape[1] - period)}
-    before: dict[bool, float] = {}
+    text = every[:blocks].astype(np.int64)
+    settings = {False: (text, skip), True: (twice[:blocks], begin + period)}
+    before: dict[bool, Float[np.ndarray, "block"]] = {}
     rows = []
     for row in track(list(chosen.itertuples(index=False)), "heads"):
-        head = _Head(int(row.layer), int(row.head), str(row.label), _relation(str(row.label), period))
+        head = _Head(int(row.layer), int(row.head), str(row.label), _relation(str(row.label), period, begin))
         tokens, first = settings[head.on_repeats]
         if head.on_repeats not in before:
-            before[head.on_repeats] = _loss(checked, tokens, first)
+            before[head.on_repeats] = _losses(checked, tokens, first)
         rows.append({**row._asdict(), **_check(checked, head, tokens, first, before[head.on_repeats])})
     return pd.DataFrame(rows)
 
 
 def _check(
-    checked: _Checked, head: _Head, tokens: Int[np.ndarray, "block token"], first: int, before: float
+    checked: _Checked,
+    head: _Head,
+    tokens: Int[np.ndarray, "block token"],
+    first: int,
+    before: Float[np.ndarray, "block"],
 ) -> dict[str, Any]:
     parts = uses(head.label)
     assert parts is not None
     names = dict(zip(("used", "rest", "frequencies", "other_frequencies"), _removals(head.label), strict=False))
     moved = _moves(checked, head, tuple(names.values()), tokens, first)
-    found: dict[str, Any] = {"used": parts[0], "rest": parts[1]}
+    each: dict[str, Float[np.ndarray, "block"]] = {}
     for name, removal in names.items():
         if removal in moved:
-            found[f"attention_{name}"], found[f"keys_{name}"] = moved[removal]
-            found[f"loss_{name}"] = _loss(checked, tokens, first, (head, removal)) - before
+            each[f"attention_{name}"], each[f"keys_{name}"] = moved[removal].T
+            each[f"loss_{name}"] = _losses(checked, tokens, first, (head, removal)) - before
+    found: dict[str, Any] = {
+        "used": parts[0],
+        "rest": parts[1],
+        **{name: values.mean() for name, values in each.items()},
+    }
     decides = "attention" if head.relation is None else "keys"
-    found["holds"] = found[f"{decides}_used"] > found[f"{decides}_rest"]
-    found["loss_holds"] = None if np.isnan(before) else found["loss_used"] > found["loss_rest"]
-    if f"{decides}_frequencies" in found:
-        found["frequencies_hold"] = found[f"{decides}_frequencies"] > found[f"{decides}_other_frequencies"]
+    found["holds"] = _larger(each[f"{decides}_used"], each[f"{decides}_rest"])
+    found["loss_holds"] = _larger(each["loss_used"], each["loss_rest"])
+    if f"{decides}_frequencies" in each:
+        found["frequencies_hold"] = _larger(each[f"{decides}_frequencies"], each[f"{decides}_other_frequencies"])
     return found
+
+
+def _larger(a: Float[np.ndarray, "block"], b: Float[np.ndarray, "block"]) -> bool | None:
+    """Whether a is larger than b on average, or None within two standard errors of the difference over blocks."""
+    difference = a - b
+    error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
+    return None if not abs(difference.mean()) > 2 * error else bool(difference.mean() > 0)
 
 
 def _removals(label: str) -> tuple[str, ...]:
@@ -218,45 +238,41 @@ def _removals(label: str) -> tuple[str, ...]:
 @torch.no_grad()
 def _moves(
     checked: _Checked, head: _Head, removals: tuple[str, ...], tokens: Int[np.ndarray, "block token"], first: int
-) -> dict[str, tuple[float, float]]:
-    """Total variation and the label's keys' loss of attention under each removal, means over rows from `first` on."""
-    sums = {removal: np.zeros(2) for removal in removals}
-    rows = 0
+) -> dict[str, Float[np.ndarray, "block 2"]]:
+    """Total variation, and what the label's keys lose, under each removal: means over a block's late rows."""
+    found: dict[str, list[Tensor]] = {}
 
     def receive(view: AttentionView) -> None:
-        nonlocal rows
         if view.layer != head.layer:
             return
         before = view.attention()[:, head.head, first:].double()
-        rows += before.shape[0] * before.shape[1]
         place = torch.arange(view.queries, device=before.device)
         keys = None if head.relation is None else head.relation(place[first:, None], place[None])
         for removal in removals:
             after = checked.without(view, head.head, removal)
-            if after is None:
-                sums.pop(removal, None)
-                continue
-            change = after[:, first:] - before
-            lost = float("nan") if keys is None else -float((change * keys).sum())
-            sums[removal] += [float(change.abs().sum() / 2), lost]
+            if after is not None:
+                change = after[:, first:] - before
+                lost = (
+                    torch.full_like(change[:, 0, 0], torch.nan) if keys is None else -(change * keys).sum(-1).mean(-1)
+                )
+                found.setdefault(removal, []).append(torch.stack([change.abs().sum(-1).mean(-1) / 2, lost], 1))
 
     with Tap(checked.model, receive):
         for ids in _batches(checked, tokens):
             entry(checked.model)(input_ids=ids)
-    return {removal: (float(moved / rows), float(lost / rows)) for removal, (moved, lost) in sums.items()}
+    return {removal: torch.cat(parts).cpu().numpy() for removal, parts in found.items()}
 
 
 @torch.no_grad()
-def _loss(
+def _losses(
     checked: _Checked,
     tokens: Int[np.ndarray, "block token"],
     first: int,
     change: "tuple[_Head, str] | None" = None,
-) -> float:
-    """Mean loss of the tokens that follow row `first` and later ones; NaN for a model that predicts nothing."""
+) -> Float[np.ndarray, "block"]:
+    """Mean loss of the tokens that follow row `first` and later ones, of every block; NaN where none are predicted."""
     if not predicts(checked.model):
-        return float("nan")
-    total, count = 0.0, 0
+        return np.full(len(tokens), np.nan)
 
     def told(view: AttentionView) -> dict[int, Tensor]:
         if change is None or view.layer != change[0].layer:
@@ -264,15 +280,12 @@ def _loss(
         after = checked.without(view, change[0].head, change[1])
         return {} if after is None else {change[0].head: after}
 
+    parts = []
     with attending(checked.model, told):
         for ids in _batches(checked, tokens):
             logits = checked.model(input_ids=ids).logits[:, first:-1].double()
-            following = ids[:, first + 1 :]
-            total += float(
-                torch.nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="sum")
-            )
-            count += following.numel()
-    return total / count
+            parts.append(cross_entropy(logits.transpose(1, 2), ids[:, first + 1 :], reduction="none").mean(-1))
+    return torch.cat(parts).cpu().numpy()
 
 
 def _batches(checked: _Checked, tokens: Int[np.ndarray, "block token"]) -> Iterable[Int[Tensor, "block token"]]:
@@ -282,7 +295,7 @@ def _batches(checked: _Checked, tokens: Int[np.ndarray, "block token"]) -> Itera
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """By label: how many heads, and for what share of them attention, loss and frequencies moved as the label says."""
+    """By label: how many heads, and for what share of those that are decided it is as the label says; 0.5 is chance."""
     names = [name for name in ("holds", "loss_holds", "frequencies_hold") if name in table]
     told = table.assign(**{name: table[name].astype("Float64") for name in names})
     by_label = told.groupby("label", sort=False)

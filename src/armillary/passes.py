@@ -9,7 +9,7 @@ from armillary.anatomy.description import Anatomy
 from armillary.collector import Wanted, constituent_shares, has_constituents
 from armillary.streams import Stream
 from armillary.streams.null import OfRandomHeads
-from armillary.streams.patterns import TEXT, Masses, repeats
+from armillary.streams.patterns import NEAR, TEXT, Masses, repeats
 from armillary.streams.stream import Statistic
 
 PROBES = 16
@@ -61,9 +61,9 @@ def further_passes(
         if not anatomy.missing:
             random = OfRandomHeads(Masses(TEXT, wanted.skip), anatomy, DRAWS, seed)
             found.append(Pass("null", tokens[:PROBES], {"null.text": random}))
-        twice, period = repeated_blocks(tokens, anatomy, seed)
+        twice, period, before = repeated_blocks(tokens, anatomy, seed)
         if period:
-            scores = Masses(repeats(period), wanted.skip, among="duplicate")
+            scores = Masses(repeats(period, before), 0, among="duplicate")
             asked: dict[str, Statistic] = {"patterns.repeat": scores}
             if not anatomy.missing:
                 asked["null.repeat"] = OfRandomHeads(scores, anatomy, DRAWS, seed)
@@ -73,11 +73,12 @@ def further_passes(
 
 def repeated_blocks(
     tokens: Int[np.ndarray, "block token"], anatomy: Anatomy, seed: int
-) -> tuple[Int[np.ndarray, "probe said"], int]:
-    """PROBES blocks that say random tokens twice, and how many tokens that is; 0 where blocks have no room for two.
+) -> tuple[Int[np.ndarray, "probe said"], int, int]:
+    """PROBES blocks that say random tokens twice, how many tokens that is, and where they begin.
 
-    They begin and end with the token that all blocks of the text begin or end with, if there is one. No token stands
-    twice in a copy, where the vocabulary is large enough.
+    No blocks and 0 where blocks or windows have no room for two copies that are not near each other. They begin and end
+    with the token that all blocks of the text begin or end with, if there is one. The others are drawn from the text's
+    own (from the whole vocabulary where it has few); none stands twice in a copy where there are enough.
     """
     several = len(tokens) > 1
     before = tokens[:1, :1] if several and len(set(tokens[:, 0])) == 1 else tokens[:1, :0]
@@ -85,10 +86,12 @@ def repeated_blocks(
     room = tokens.shape[1] - before.shape[1] - after.shape[1]
     windows = [layer.window // 2 for layer in anatomy.layers if layer.window is not None]
     period = min(LONGEST_PERIOD, room // 2, *windows)
-    if period < 2:
-        return tokens[:0], 0
+    if period - 1 <= NEAR:  # what followed the other copy would be near, where heads look for other reasons
+        return tokens[:0], 0, 0
     generator = np.random.default_rng(seed)
-    again = anatomy.vocabulary < period
-    copies = [generator.choice(anatomy.vocabulary, period, replace=again) for _ in range(PROBES)]
+    known = np.setdiff1d(tokens, np.concatenate([before[0], after[0]]))  # no special or untrained tokens
+    if len(known) < 2 * period:
+        known = np.arange(anatomy.vocabulary)
+    copies = [generator.choice(known, period, replace=len(known) < period) for _ in range(PROBES)]
     rows = [np.concatenate([before[0], copy, copy, after[0]]) for copy in copies]
-    return np.array(rows, dtype=np.int64), period
+    return np.array(rows, dtype=np.int64), period, before.shape[1]

@@ -74,20 +74,16 @@ def watch_projection(
             seen["fused"] = projected
 
         def mixed(_: nn.Module, args: Any) -> None:
-            seen["mixed"] = args[0]
-
-        def finished(_: nn.Module, args: Any, computed: Any) -> None:
+            """Attention times v is about to be projected: who replaces a head's output still can."""
             _no_past(module, seen["arguments"], seen["fused"].shape[1])
             view = read(module, seen["arguments"], seen["fused"])
-            by_head = seen["mixed"].unflatten(-1, (view.heads, -1))
-            report(replace(view, output=by_head))
+            report(replace(view, output=args[0].unflatten(-1, (view.heads, -1))))
             seen.clear()
 
         handles = [
             module.register_forward_pre_hook(arguments, with_kwargs=True),
             module.get_submodule(projection).register_forward_hook(fused),
             module.get_submodule(output).register_forward_pre_hook(mixed),
-            module.register_forward_hook(finished),
         ]
 
         def undo() -> None:

@@ -54,6 +54,8 @@ def _layer_row(atlas: "Atlas", layer: int, shrinkage: float, components: int) ->
     found = atlas.group("input").sel(layer=layer)
     skip = atlas.settings["skip"]
     covariance = found["covariance"].to_numpy()
+    if not np.isfinite(covariance).all():  # a layer of another kind, without attention
+        return {"layer": layer}
     norm, square = (found[f"position_{name}"].to_numpy()[skip:].mean() for name in ("norm", "norm_squared"))
     row: dict[str, Any] = {
         "layer": layer,

@@ -145,6 +145,9 @@ def label_columns(atlas: "Atlas", table: pd.DataFrame) -> pd.DataFrame:
     needs_content = 1 - table["positional_share"].to_numpy(float) if "positional_share" in table else None
     rows = []
     for head in range(len(found.focus)):
+        if np.isnan(found.focus[head]):  # no attention was seen there, as in a layer of another kind
+            rows.append({"label": "", "confident": np.nan, "first_label": "", "second_label": ""})
+            continue
         strength = {label: float(values[head]) for label, values in found.strength.items()}
         if needs_content is not None and np.isfinite(needs_content[head]):
             strength["content"] = float(np.clip(needs_content[head], 0, 1))
@@ -221,7 +224,8 @@ def evidence_table(atlas: "Atlas") -> pd.DataFrame:
             continue
         rows = heads[["layer", "head"]].assign(label=label, role="rule", measure=MEASURES[label])
         rows = rows.assign(value=found.value[label], null=found.null[label], threshold=found.threshold[label])
-        parts.append(rows.assign(strength=strength, holds=strength > MOST))
+        beyond = found.value[label] > found.threshold[label] if label == "content" else True
+        parts.append(rows.assign(strength=strength, holds=(strength > MOST) & beyond))
     parts += [_support(heads, labels, measure, kind) for labels, measure, kind in SUPPORT if measure in heads]
     table = pd.concat([part for part in parts if not part.empty], ignore_index=True)
     return table.sort_values(["layer", "head"], kind="stable", ignore_index=True)

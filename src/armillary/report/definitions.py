@@ -17,12 +17,17 @@ HEADS: dict[str, tuple[str, str]] = {
     "head": ("The head within its layer, counted from 0; a head is named LAYER.HEAD.", ""),
     "kv_head": ("The key and value head that this query head reads; several share one in grouped attention.", ""),
     "label": (
-        "What most of the head's focus does, in one word; 'broad' where it has no focus, 'mixed' where nothing fits.",
+        "What most of the head's focus does, in one word; 'broad' where most attention is spread evenly, 'mixed' where "
+        "nothing fits.",
         "",
     ),
-    "confident": ("1 where random heads of the same size, reading the same input, do not show the label; else 0.", ""),
-    "first_label": ("The kind that explains most of the head, whether or not it passes the rules.", ""),
-    "second_label": ("The kind that explains most after the first.", ""),
+    "confident": (
+        "1 where random heads of the same size, reading the same input, do not show the label; "
+        "else 0, and always 0 for 'broad' and 'mixed'.",
+        "",
+    ),
+    "first_label": ("The head's own label; where it is mixed, the kind that explains most of it.", ""),
+    "second_label": ("The kind that explains most of the head besides the first.", ""),
     "focus": (
         "Attention that is taken from some keys and given to others; 0 for uniform attention.",
         r"\sum_j \max(a_{ij} - 1/n_i, 0)",
@@ -48,10 +53,10 @@ HEADS: dict[str, tuple[str, str]] = {
     "sink_mass": ("Mean attention on the model's learned sink, which is no token.", ""),
     "mean_distance": ("Mean distance in tokens from query to key, weighted by attention.", r"\sum_j a_{ij}\,|i-j|"),
     "induction_score": (
-        "On repeated random tokens, mean attention on the token after the earlier copy of the current one.",
+        "On random tokens said twice, mean attention on the token after the other copy of the current one.",
         "",
     ),
-    "duplicate_score": ("On repeated random tokens, mean attention on the earlier copy of the current token.", ""),
+    "duplicate_score": ("On random tokens said twice, mean attention on the other copy of the current token.", ""),
     "positional_share": (
         "Share of the logits' variation along a row by terms without content: mean, positional vectors and bias.",
         r"\sum_{\text{terms without } v} s_{ab} + s_{\text{bias}}",

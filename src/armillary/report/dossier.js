@@ -91,9 +91,17 @@ function listed(parts, repeated) {
   return short.length > 1 ? `${short.slice(0, -1).join(", ")} and ${short.at(-1)}` : short[0];
 }
 
-function rule([, , measure, value, none, threshold, strength]) {
+// What the strength of each label is a share of; of all others, the focus.
+const SHARES = {
+  broad: "of its attention is spread evenly",
+  content: "of its logits need content",
+  induction: "of its focus there, what rests on the first token left aside",
+  duplicate: "of its focus there, what rests on the first token left aside",
+};
+
+function rule([label, , measure, value, none, threshold, strength]) {
   const random = none === null ? "" : ` (random heads ${shown(none)}, threshold ${shown(threshold)})`;
-  return `${measure} is ${shown(value)}${random}` + (strength === null ? "" : `, which is ${percent(strength)} of what it does`);
+  return `${measure} is ${shown(value)}${random}` + (strength === null ? "" : `; ${percent(strength)} ${SHARES[label] ?? "of its focus"}`);
 }
 
 function evidence(found) {

@@ -130,7 +130,7 @@ def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
     labels = heads["label"]
     counts = counted(labels, tuple(KINDS))
     if counts[0][1] == len(heads):
-        return f"Of {model}, all are {KINDS.get(counts[0][0], counts[0][0])} heads."
+        return f"Of {model}, all are {KINDS.get(counts[0][0], counts[0][0])} heads{_unsure(write, heads)}."
     shown = counts if len(counts) <= MOST_KINDS + 1 else counts[:MOST_KINDS]
     parts: list[str] = []
     for word, n in shown:
@@ -142,7 +142,15 @@ def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
         parts.append(f"{write.count('other kinds', rest)} of other kinds")
     unknown = int(labels.isna().sum())
     end = f"; {write.count('no label', unknown)} {plural(unknown, 'has', 'have')} no label" if unknown else ""
-    return f"Of {model}, {listed(parts)}{end}."
+    return f"Of {model}, {listed(parts)}{end}{_unsure(write, heads)}."
+
+
+def _unsure(write: _Writer, heads: pd.DataFrame) -> str:
+    """How many labels are not confident; broad and mixed heads have nothing to be confident of."""
+    if not known(heads, "confident"):
+        return ""
+    unsure = int((~heads["label"].isin(["broad", "mixed"]) & (heads["confident"] == 0).fillna(False)).sum())
+    return f"; random heads could pass for {write.count('unsure', unsure)} of them" if unsure else ""
 
 
 def _where(write: _Writer, word: str, part: pd.DataFrame) -> str:
@@ -236,7 +244,7 @@ def stands_out(heads: pd.DataFrame, layers: pd.DataFrame, rotary: RecommendedP |
     elif known(layers, "dct_energy_10") and len(layers) > 1:
         smooth = float(layers["dct_energy_10"].iloc[1:].median())
         lowest = write.percent("smooth", smooth)
-        clauses.append(f"{lowest} of the positional pattern lies in its lowest frequencies, median over layers")
+        clauses.append(f"{lowest} of the positional pattern lies in its 10 lowest frequencies, median over layers")
     if not clauses and known(heads, "qk_align_z"):
         z = heads["qk_align_z"].astype(float)
         top = heads[z == z.max()]

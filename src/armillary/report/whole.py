@@ -77,6 +77,8 @@ def why(atlas: "Atlas") -> str:
     """Why constituents may be missing."""
     if not atlas.settings["streams"]:
         return "this atlas was made from weights alone"
+    if atlas.attrs["anatomy"]["layers"][0].get("clip_qkv") is not None:
+        return "it clips q, k and v, so they are no sum of parts"
     return str(atlas.attrs["anatomy"]["missing"]).rstrip(".")
 
 

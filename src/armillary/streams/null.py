@@ -16,7 +16,7 @@ class OfRandomHeads:
     """A statistic of heads that read the same input with random W_q and W_k; a result for every draw of the weights.
 
     Only the head itself is random: it reads what the trained model computed, so draws cost a projection and no run of
-    the model. Position biases (ALiBi, T5) are left out: what they alone make of a head is no chance.
+    the model. Position biases (ALiBi, T5) stay: what they alone make of a head is nothing that it learned.
     """
 
     def __init__(self, statistic: Statistic, anatomy: Anatomy, draws: int, seed: int) -> None:
@@ -37,7 +37,7 @@ class OfRandomHeads:
         x = view.x.to(torch.promote_types(view.x.dtype, torch.float32))
         positions = torch.arange(view.queries, device=x.device)
         q, k = queries_and_keys(self.anatomy.layers[view.layer], weights, x, positions)
-        return replace(view, q=q, k=k, bias=None, output=None)
+        return replace(view, q=q, k=k, output=None)
 
     def combine(self, a: State, b: State) -> State:
         found: State = {}

@@ -28,11 +28,18 @@ TEXT: dict[str, Relation] = {
 """What can be told of any text; the first key is never near."""
 
 
-def repeats(period: int) -> dict[str, Relation]:
-    """Relations in a text that says the same `period` tokens twice: the other copy of a token, and what followed it."""
+def repeats(period: int, first: int = 0) -> dict[str, Relation]:
+    """Relations in a text that says the same `period` tokens twice: the other copy of a token, and what followed it.
+
+    The first copy begins at token `first`. Tokens before and after the copies have no other copy.
+    """
+
+    def within(i: Int[Tensor, "..."], copy: int) -> Bool[Tensor, "..."]:
+        return (i >= first + copy * period) & (i < first + (copy + 1) * period)
+
     return {
-        "duplicate": lambda i, j: (i - j).abs() == period,
-        "induction": lambda i, j: ((i - j) == period - 1) | ((j - i) == period + 1),
+        "duplicate": lambda i, j: ((i - j == period) & within(i, 1)) | ((j - i == period) & within(i, 0)),
+        "induction": lambda i, j: ((i - j == period - 1) & within(i, 1)) | ((j - i == period + 1) & within(i, 0)),
         "first": TEXT["first"],
     }
 
@@ -42,7 +49,8 @@ class Masses:
 
     focus = sum_j max(a_j - 1/n, 0) over the row's n visible keys: the attention that is taken from some keys and given
     to others; 0 for uniform attention. No relation's mass exceeds its chance by more than the focus. Rows before
-    `skip` are left out, and, where `among` is given, rows that see no key in that relation.
+    `skip` are left out, and, where `among` is given, rows that see no key in that relation. Attention on a learned sink
+    is left aside.
     """
 
     def __init__(self, relations: dict[str, Relation], skip: int, among: str | None = None) -> None:
@@ -63,6 +71,8 @@ class Masses:
 
     def _measure_rows(self, view: AttentionView, rows: slice) -> State:
         attention = view.attention(rows)
+        if view.sinks is not None:  # where it looks among the tokens; the sink's part is told by itself
+            attention = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
         seen = view.visible(rows)
         query = torch.arange(view.queries, device=attention.device)[rows, None] + view.keys - view.queries
         key = torch.arange(view.keys, device=attention.device)[None]
