@@ -2,8 +2,9 @@
 
     python bench/viewer.py [ATLAS]
 
-The page itself measures, from the key or the keystroke (the pause before a text is sent included) until Plotly has
-drawn every figure of the tab and the browser has painted the frame. Without ATLAS the bundled rotary model is scanned.
+The page itself measures, from the key or the keystroke (the pause before a text is sent included) until every figure
+of the tab that is on screen is drawn and the browser has painted the frame; those below the fold follow after that.
+Without ATLAS the bundled rotary model is scanned.
 """
 
 import json

@@ -32,7 +32,7 @@ from armillary.errors import ArmillaryError
 from armillary.interventions.trial import trial
 from armillary.lenses.constituents import text_constituents
 from armillary.streams import AttentionStatistics, Stream
-from armillary.streams.constituents import TERMS
+from armillary.streams.constituents import TERMS, ConstituentShares
 from armillary.view import AttentionView
 from armillary.viewer import texts
 from armillary.viewer.asked import Asked
@@ -228,6 +228,22 @@ class TestNumbers:
         chunks = view.q[0, 2].reshape(view.queries, 2, -1).norm(dim=1).numpy()
         np.testing.assert_allclose(unpacked(told["q"]), chunks, rtol=1e-5)
 
+    def test_shares_of_the_terms_are_those_of_a_scan_of_this_text(self, service: Service) -> None:
+        told, live, view = service.ask("look", text=TEXT, layer=3, head=2)["shares"], loaded(), tapped(TEXT, 3)
+        assert live.means is not None
+        stream = Stream(ConstituentShares(live.anatomy, live.means, live.skip))
+        stream.update(3, view)
+        found = stream.finish(6)
+        for name in TERMS:
+            assert told[name] == pytest.approx(float(found[f"share_{name}"][3, 2]), abs=1e-9)
+        assert sum(told.values()) == pytest.approx(1)
+
+    @pytest.mark.parametrize("text", ["a b", "hi"])
+    def test_two_tokens_have_attention_but_no_shares(self, service: Service, text: str) -> None:
+        told = service.ask("look", text=text, layer=1, head=1)
+        np.testing.assert_allclose(np.nansum(unpacked(told["attention"]), axis=1), 1, atol=1e-6)
+        assert set(told["frequencies"]["share"]) == set(told["shares"].values()) == {None}
+
     def test_next_tokens_are_the_models(self, service: Service) -> None:
         live = loaded()
         tokens = torch.tensor([live.tokenizer(TEXT)["input_ids"]])
@@ -331,7 +347,7 @@ class TestTerms:
         assert around.names == ("<s>", *words.names)
         assert around.of_token.tolist() == [0, *(words.of_token + 1)]
         assert around.special.tolist() == [True, *words.special]
-        assert _between(around, [0], [], {0: "<s>"}) == around or around.tokens[0] == 0
+        assert _between(around, [0], [], {0: "<s>"}) is around
 
 
 CHANGES = {

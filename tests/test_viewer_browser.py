@@ -347,6 +347,23 @@ class TestChange:
         drawn = page.evaluate("document.getElementById('plot-entropies').data[0].z.map((row) => Array.from(row))")
         np.testing.assert_allclose(drawn, run.after.entropy - run.before.entropy, atol=1e-5)
 
+    def test_the_numbers_beside_a_slider_are_those_that_are_tried(self, tab: Tab) -> None:
+        page = tab.show(head=[2, 1], tab="change", text=TEXT, change={"kind": "scale", "scope": "head", "alpha": 1.5})
+        exact = page.locator("#change-alpha-exact")
+        assert exact.input_value() == "1.5"
+        exact.fill("50")
+        exact.press("Enter")
+        ready(page, "change", {"kind": "scale", "scope": "head", "alpha": 8})
+        assert exact.input_value() == "8"
+
+    def test_what_cannot_be_shown_leaves_nothing_of_the_text_before(self, tab: Tab) -> None:
+        page = tab.show(head=[2, 1], tab="text", text=TEXT)
+        assert page.locator("#card-attention").is_visible()
+        tab.show(head=[2, 1], tab="text", text="a")
+        assert "1 token" in page.locator("#problem").inner_text()
+        assert not page.locator("#card-attention").is_visible()
+        tab.complaints.console.clear()  # the browser notes every answer of 4xx
+
     @pytest.mark.parametrize("kind", ["cut", "randomise", "frequencies", "remove"])
     def test_every_change_moves_attention(self, tab: Tab, kind: str) -> None:
         page = tab.show(head=[2, 1], tab="change", text=TEXT)
@@ -369,6 +386,10 @@ class TestCompare:
             table.pivot(index="layer", columns="head", values="prev_mass").to_numpy(float) for table in (first, second)
         ]
         np.testing.assert_allclose(drawn, grids[1] - grids[0], atol=1e-9)
+        lines = [line.split("\t") for line in page.locator("#compare-here tbody tr").all_inner_texts()]
+        missing = [line for line in lines if "\N{EN DASH}" in line[1:3]]
+        assert missing  # the second scan has no constituents
+        assert all(line[3] == "\N{EN DASH}" for line in missing)
         row = page.locator("[aria-label='The largest changes'] tbody tr").nth(3)
         head, measure, a, b, *_ = row.locator("td").all_inner_texts()
         row.get_by_role("button").click()
@@ -423,6 +444,9 @@ class TestSaving:
         page = tab.show(head=[99, "x"], tab="<b>", text=5, off=["nothing"], point=-3, change=None)
         assert page.locator("#head-name").inner_text().startswith("Head 0.0")
         assert page.locator("#problem").is_hidden()
+        tab.show(head=[1, 2], __proto__={"tab": "text"}, constructor=1, toString=2)
+        assert page.locator("#head-name").inner_text().startswith("Head 1.2")
+        assert page.locator("#view-head").is_visible()
 
 
 class TestLife:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from armillary.anatomy.description import Rotary
 from armillary.anatomy.rebuild import parts_of_queries_and_keys
@@ -175,9 +176,11 @@ class LiveModel:
         loss = following = None
         with Tap(self.model, receive):
             if predicts(self.model):
-                logits = self.model(input_ids=tokens, use_cache=False).logits[0].double()
-                loss = float(torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:]))
-                following = logits[-1].softmax(-1).cpu().numpy()
+                logits = self.model(input_ids=tokens, use_cache=False).logits[0]
+                blocks = zip(logits[:-1].split(128), tokens[0, 1:].split(128), strict=True)  # all in float64: gigabytes
+                losses = [cross_entropy(each.double(), after, reduction="sum") for each, after in blocks]
+                loss = float(sum(losses) / (len(logits) - 1))
+                following = logits[-1].double().softmax(-1).cpu().numpy()
             else:
                 entry(self.model)(input_ids=tokens)
         if layer not in views:

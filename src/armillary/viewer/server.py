@@ -21,6 +21,7 @@ from starlette.routing import Route
 from armillary.errors import ArmillaryError
 from armillary.streams.constituents import TERMS
 from armillary.viewer import texts
+from armillary.viewer.arrays import plain
 from armillary.viewer.asked import Asked
 from armillary.viewer.changes import asked_change
 from armillary.viewer.guard import Application, Gate, Guarded, Refused, is_loopback, read_json
@@ -103,7 +104,7 @@ class Viewer:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False)
+    return json.dumps(plain(value), allow_nan=False)
 
 
 def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -151,6 +152,8 @@ def _style_names(script: bytes) -> bytes:
 
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens at this place; port 0 takes a free one."""
+    if not host:
+        raise ArmillaryError("--host is empty: leave it out for this machine alone, or give 0.0.0.0 for every address")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -33,6 +33,7 @@ def look(
         "softcap": found.softcap,
         "sink": found.sink,
         "why": found.why,
+        "shares": shares_of(found, live.skip),
         "entropy": packed(found.entropy),
         "entropy_mean": float(found.entropy[min(live.skip, len(found.entropy) - 1) :].mean()),
         "loss": run.loss,
@@ -98,6 +99,18 @@ def attention_of_terms(found: HeadOnText, terms: tuple[str, ...]) -> Float[np.nd
     weights = np.exp(logits - top)
     total = weights.sum(-1, keepdims=True) + (0.0 if found.sink is None else np.exp(found.sink - top))
     return np.asarray(weights / np.where(total > 0, total, 1.0))
+
+
+def shares_of(found: HeadOnText, skip: int) -> dict[str, float] | None:
+    """Each term's share of the row-centred logits, sum(term * b) / sum(b * b), without the first `skip` positions."""
+    if found.terms is None:
+        return None
+    kept = found.visible & (np.arange(len(found.visible)) >= skip) & (np.arange(len(found.visible)) >= skip)[:, None]
+    whole = np.where(kept, sum(found.terms.values()), 0.0)
+    whole = np.where(kept, whole - whole.sum(-1, keepdims=True) / np.maximum(kept.sum(-1, keepdims=True), 1), 0.0)
+    square = float(np.square(whole).sum())
+    products = {name: float((np.where(kept, term, 0.0) * whole).sum()) for name, term in found.terms.items()}
+    return {name: product / square if square > 0 else np.nan for name, product in products.items()}
 
 
 def row(live: LiveModel, gone: Gone, text: str, layer: int, head: int, token: int) -> dict[str, Any]:

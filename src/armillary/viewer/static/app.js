@@ -89,6 +89,7 @@ async function update(changed) {
     if (reads && (await working(theRest()))) performance.measure(`armillary ${what}, all of it`, { start, end: performance.now() });
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
+    TABS[state.tab].clear?.();
     tellProblem(error.message);
   }
 }

@@ -2,7 +2,7 @@
 
 import { Line } from "./ask.js";
 import { byId, element, fill, tell } from "./dom.js";
-import { chosenCell, headAxes } from "./map.js";
+import { chosenCell, headAxes, value } from "./map.js";
 import { difference, distance, joined, limit, rows, told } from "./maths.js";
 import { SIGNED } from "./heat.js";
 import { card, draw, inView, matrix, name, working } from "./plots.js";
@@ -50,6 +50,12 @@ export function withdraw() {
   line.drop();
 }
 
+// Nothing is shown rather than what was asked before.
+export function clear() {
+  byId("view-change").lastElementChild.hidden = true;
+  summary.textContent = "";
+}
+
 let sliding = null;
 
 // A slider tells many numbers on its way; the last one counts.
@@ -66,7 +72,7 @@ const number = (label, key, least, most, step) => {
   const input = element("input", { type: "range", id: `change-${key}`, min: least, max: most, step, value: state.change[key] });
   const exact = element("input", { type: "number", "aria-label": `${label}, exact`, id: `change-${key}-exact`, min: least, max: most, step, value: state.change[key] });
   input.addEventListener("input", () => change({ [key]: Number((exact.value = input.value)) }));
-  exact.addEventListener("change", () => change({ [key]: Math.min(most, Math.max(least, Number((input.value = exact.value)) || 0)) }));
+  exact.addEventListener("change", () => change({ [key]: Number((exact.value = input.value = Math.min(most, Math.max(least, Number(exact.value) || 0)))) }));
   return [element("label", { for: `change-${key}` }, label), input, exact];
 };
 
@@ -88,9 +94,9 @@ function controls() {
 // Focus stays in the field that is being changed.
 let drawnFor = "";
 
-export async function show() {
+export async function show(changed) {
   const key = JSON.stringify([state.change.kind, state.head[0]]);
-  if (drawnFor !== key) controls();
+  if (drawnFor !== key || !changed || changed.has("tab")) controls();
   drawnFor = key;
   const [layer, head] = state.head;
   const body = byId("view-change").lastElementChild;
@@ -142,8 +148,16 @@ async function paint(found) {
   ]);
 }
 
+// Other heads' queries read the same keys, so that a change of this head alone leaves W_k as it is.
+function sharesKeys([layer, head]) {
+  const { layer: layers, kv_head: keys } = facts.table;
+  const own = value("kv_head", [layer, head]);
+  return own !== null && keys.filter((key, i) => layers[i] === layer && key === own).length > 1;
+}
+
 function tellSummary(found, before, after, far) {
-  const parts = [`Entropy of this head: ${told(before)} → ${told(after)} nats`, `attention moved by ${told(far, 3)}`];
+  const weights = ["scale", "cut", "randomise"].includes(state.change.kind) && state.change.scope === "head";
+  const parts = [...(weights && sharesKeys(state.head) ? ["Other heads share this head's keys, so W_q alone is changed"] : []), `Entropy of this head: ${told(before)} → ${told(after)} nats`, `attention moved by ${told(far, 3)}`];
   if (found.before.loss !== null) parts.push(`loss per token: ${told(found.before.loss)} → ${told(found.after.loss)} nats`);
   summary.textContent = `${parts.join(" · ")}. The model itself is as before.`;
 }

@@ -46,12 +46,14 @@ export async function show() {
   const change = a.map((row, i) => row.map((x, j) => (x === null || b[i][j] === null ? null : words ? Number(x !== b[i][j]) : b[i][j] - x)));
   const size = Math.max(...change.flat().map(Math.abs), 0) || 1;
   const axes = { ...headAxes(), shapes: chosenCell() };
-  const [first, second] = [heat(state.colour, a), heat(state.colour, b)];
-  if (!words) second.zmin = first.zmin = Math.min(first.zmin, second.zmin);
-  if (!words) second.zmax = first.zmax = Math.max(first.zmax, second.zmax);
+  const both = heat(state.colour, [...a, ...b]); // one scale for the two
+  const [first, second] = [{ ...both, z: both.z.slice(0, a.length) }, { ...both, z: both.z.slice(a.length) }];
   const map = { ...first, z: change, zmin: -size, zmax: size, colorscale: SIGNED, colorbar: { thickness: 9, outlinewidth: 0, tickfont: { size: 10 } } };
   const names = facts.measures.filter(({ words: isWord }) => !isWord).map(({ name: measure }) => measure);
-  const lines = names.map((measure) => [measure, told(value(measure)), told(value(measure, state.head, facts.other.table)), told(value(measure, state.head, facts.other.table) - value(measure))]);
+  const lines = names.map((measure) => {
+    const [x, y] = [value(measure), value(measure, state.head, facts.other.table)];
+    return [measure, told(x), told(y), told(x === null || y === null ? null : y - x)];
+  });
   fill(here, element("h3", {}, `Head ${state.head.join(".")} in both`), element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The head in both atlases" }, table(["measure", "first", "second", "change"], lines)));
   await working(Promise.all([draw(made.a, [first], axes), draw(made.b, [second], axes), draw(made.change, [map], axes)]));
 }

@@ -65,7 +65,7 @@ export function drawHeat(card, values, n, labels, { m = n, signed = false, top =
   context.strokeStyle = "#d9dfe6";
   context.strokeRect(LEFT - 0.5, 5.5, w + 1, h + 1);
   names(context, across, down, { w, h, n, m }, titles);
-  bar(context, LEFT + w + 10, Math.min(h, 300), low, top, scale);
+  bar(context, LEFT + w + 10, Math.min(h, 300), low, top, scale, values.some((value) => Math.abs(value) > 1.001 * top));
 }
 
 function made(card) {
@@ -114,14 +114,16 @@ function names(context, across, down, { w, h, n, m }, titles) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
 }
 
-function bar(context, x, height, low, high, scale) {
+// Where some values lie beyond the colours' end, the end says so.
+function bar(context, x, height, low, high, scale, beyond) {
+  const end = (share) => (beyond && share === 1 ? "≥ " : beyond && share === 0 && low < 0 ? "≤ " : "");
   const fading = context.createLinearGradient(0, 6 + height, 0, 6);
   for (const [stop, colour] of scale) fading.addColorStop(stop, colour);
   context.fillStyle = fading;
   context.fillRect(x, 6, 8, height);
   context.fillStyle = "#3a4653";
   context.textAlign = "left";
-  for (const share of [0, 0.5, 1]) context.fillText(Number((low + share * (high - low)).toPrecision(2)), x + 11, Math.min(6 + height - 5, Math.max(11, 6 + height * (1 - share))));
+  for (const share of [0, 0.5, 1]) context.fillText(`${end(share)}${Number((low + share * (high - low)).toPrecision(2))}`, x + 11, Math.min(6 + height - 5, Math.max(11, 6 + height * (1 - share))));
 }
 
 // Names come escaped for Plotly, which reads some HTML; a canvas reads none.

@@ -61,7 +61,7 @@ export function heat(measure, z) {
       zmin: -0.5,
       zmax: words.length - 0.5,
       colorscale: scale,
-      colorbar: { thickness: 9, outlinewidth: 0, tickvals: words.map((_, i) => i), ticktext: words, tickfont: { size: 10 } },
+      colorbar: { thickness: 9, outlinewidth: 0, tickvals: words.map((_, i) => i), ticktext: words.map((word) => word.replaceAll("&", "&amp;").replaceAll("<", "&lt;")), tickfont: { size: 10 } },
     };
   }
   const sizes = z.flat().filter((number) => number !== null).map(Math.abs).sort((a, b) => a - b);
@@ -103,7 +103,7 @@ function describe() {
   const [layer, head] = state.head;
   const label = value("label");
   const sure = value("confident");
-  const chip = label && element("span", { class: "label" }, label + (sure === 0 ? "?" : ""));
+  const chip = label && element("span", { class: "label", title: facts.measures.find(({ name }) => name === "confident")?.means }, label + (sure === 0 ? "?" : ""));
   if (chip) {
     chip.style.background = facts.colours[label] ?? "#666666";
     chip.style.color = facts.inks[label] ?? "#ffffff";

@@ -2,6 +2,7 @@
 
 import { element } from "./dom.js";
 import { drawHeat } from "./heat.js";
+import { state } from "./state.js";
 
 const QUIET = { displayModeBar: false, displaylogo: false, responsive: true, showTips: false, doubleClick: "reset" };
 const FONT = { family: "system-ui, sans-serif", size: 11, color: "#26303c" };
@@ -79,11 +80,11 @@ export function matrix(made, values, n, labels, options) {
 
 async function saved(made, kind) {
   if (!made.drawn) return;
-  const title = `armillary ${made.heading.textContent}`.replace(/[^A-Za-z0-9]+/g, "-").replace(/-+$/, "").toLowerCase();
+  const title = `${document.title} head ${state.head.join(" ")} ${made.heading.textContent}`.replace(/[^A-Za-z0-9]+/g, "-").replace(/-+$/, "").toLowerCase();
   const { data, layout } = made.figure();
   let address;
   if (kind === "json") {
-    const plain = { title: made.heading.textContent, note: made.note.textContent, data, layout };
+    const plain = { title: made.heading.textContent, note: made.note.textContent, of: document.title, view: state, data, layout };
     address = URL.createObjectURL(new Blob([JSON.stringify(plain, flat)], { type: "application/json" }));
   } else {
     const size = { width: made.plot.clientWidth, height: made.height, scale: kind === "png" ? 2 : 1 };

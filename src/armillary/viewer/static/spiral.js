@@ -32,8 +32,8 @@ export async function show() {
   kinds.show(state.kind);
   sizes.show(state.dims);
   slider.value = state.point;
-  reading.textContent = `${state.point}${state.point === 0 ? " (embeddings)" : ""} of ${facts.points - 1}`;
-  if (!facts.points) return empty(made, "This atlas has no positional vectors: scan with the stream positions.");
+  if (facts.points) reading.textContent = `${state.point}${state.point === 0 ? " (embeddings)" : ""} of ${facts.points - 1}`;
+  else return empty(made, "This atlas has no positional vectors: scan with the stream positions.");
   const key = `${state.kind} ${state.point}`;
   if (!kept.has(key)) {
     const answer = await working(line.ask("spiral", { kind: state.kind, layer: state.point }));

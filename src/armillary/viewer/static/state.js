@@ -51,7 +51,7 @@ export function restore(facts) {
     } catch {
       continue;
     }
-    if (name in START && fits[name]?.(value, facts)) found[name] = value;
+    if (Object.hasOwn(fits, name) && fits[name](value, facts)) found[name] = value;
   }
   Object.assign(state, found);
   return state;

@@ -50,6 +50,12 @@ export async function show(changed) {
   await paint();
 }
 
+// Nothing is shown rather than what was asked before.
+export function clear() {
+  blank();
+  byId("text-hint").textContent = "";
+}
+
 function blank() {
   found = null;
   byId("text-hint").textContent = facts.live ? "Type a text above: attention, constituents and frequencies of this head follow." : "Without its model the atlas cannot show a text: start the viewer with --model MODEL.";

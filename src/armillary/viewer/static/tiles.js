@@ -54,33 +54,17 @@ export function show(found) {
     return;
   }
   for (const child of root.children) child.hidden = false;
-  note.textContent = "A click takes a term out of the logits and the attention beside it follows. Red speaks for a key, blue against it; below each its share in this text.";
+  note.textContent = "A click takes a term out of the logits and the attention beside it follows. Red speaks for a key, blue against it; below each its share in this text, measured as in a scan.";
   const n = Math.sqrt(found.attention.length);
   if (!found.centred.mean_mean) for (const term of facts.terms) found.centred[term] = found.exact ? centredSum([found.terms[term]], found.attention, n) : found.terms[term];
-  const shares = sharesOf(found);
   const top = Math.max(...Object.keys(tiles).map((term) => limit(found.centred[term])));
   for (const [term, { canvas, share, button }] of Object.entries(tiles)) {
     if (button.found !== found) paint(canvas, found.centred[term], n, top);
     button.found = found;
-    share.textContent = `${(100 * shares[term]).toFixed(1)} %`;
+    share.textContent = found.shares[term] === null ? "–" : `${(100 * found.shares[term]).toFixed(1)} %`;
     button.setAttribute("aria-pressed", String(!state.off.includes(term)));
     button.setAttribute("aria-label", `term ${title(term)}, ${share.textContent} of the logits, ${state.off.includes(term) ? "off" : "on"}`);
   }
-}
-
-// sum(term * b) / sum(b * b) over the row-centred logits of this text.
-function sharesOf(found) {
-  if (found.shares) return found.shares;
-  const products = Object.fromEntries(facts.terms.map((term) => [term, 0]));
-  let square = 0;
-  for (let i = 0; i < found.attention.length; i++) {
-    if (Number.isNaN(found.attention[i])) continue;
-    let whole = 0;
-    for (const term of facts.terms) whole += found.centred[term][i];
-    for (const term of facts.terms) products[term] += found.centred[term][i] * whole;
-    square += whole * whole;
-  }
-  return (found.shares = Object.fromEntries(facts.terms.map((term) => [term, square ? products[term] / square : NaN])));
 }
 
 function paint(canvas, values, n, top) {

@@ -37,8 +37,8 @@ function showRows(found, shown, use) {
   const { values, n } = rowsOf(found, shown, use, F);
   const names = use.radians.map((_, f) => String(f));
   const signed = state.usage === "share";
-  const says = { share: "Share of each row's logits by frequency; a row adds to 1.", q: "Length of the query's chunk at each frequency.", k: "Length of the key's chunk at each frequency." };
-  name(by, "Frequencies, token by token", `${says[state.usage]} Fastest on the left.`);
+  const says = { share: "Share of each query's logits by frequency; with channels that never turn a column adds to 1.", q: "Length of the query's chunk at each frequency.", k: "Length of the key's chunk at each frequency." };
+  name(by, "Frequencies, token by token", `${says[state.usage]} Fastest at the top.`);
   // frequencies downwards would waste the width: tokens go across
   const turned = new Float32Array(values.length);
   for (let i = 0; i < n; i++) for (let f = 0; f < F; f++) turned[f * n + i] = values[i * F + f];
