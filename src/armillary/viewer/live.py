@@ -110,6 +110,11 @@ class LiveModel:
         self._runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
 
     @property
+    def made_for(self) -> int | None:
+        """The longest text that the model was made for; what it does beyond says little of it."""
+        return self.anatomy.max_positions
+
+    @property
     def most_tokens(self) -> int:
         """The longest text that can be shown."""
         limit = self.anatomy.max_positions if self.anatomy.hard_limit else None

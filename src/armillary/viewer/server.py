@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from armillary.errors import ArmillaryError
 from armillary.streams.constituents import TERMS
@@ -24,7 +25,7 @@ from armillary.viewer import texts
 from armillary.viewer.arrays import plain
 from armillary.viewer.asked import Asked
 from armillary.viewer.changes import asked_change
-from armillary.viewer.guard import Application, Gate, Guarded, Refused, is_loopback, read_json
+from armillary.viewer.guard import MOST_SECONDS, Application, Gate, Guarded, Refused, is_loopback, read_json
 from armillary.viewer.live import LiveModel
 from armillary.viewer.pages import Pages
 from armillary.viewer.worker import Abandoned, Work, Worker
@@ -172,6 +173,26 @@ def address(gate: Gate, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={gate.token}"
 
 
+class Impatient(H11Protocol):
+    """Closes connections on which no request is complete for a while: half a request may not hold a place."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._look_later(None)
+
+    def _look_later(self, seen: object) -> None:
+        self.loop.call_later(MOST_SECONDS, self._look, seen)
+
+    def _look(self, seen: object) -> None:
+        waits = self.cycle is None or self.cycle.response_complete
+        if self.transport.is_closing():
+            return
+        if waits and self.cycle is seen:  # nothing was asked since the last look
+            self.transport.close()
+        else:
+            self._look_later(self.cycle)
+
+
 class Server(uvicorn.Server):
     """A server that gives up the model's work as soon as it is told to stop."""
 
@@ -184,10 +205,12 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(viewer: Viewer, sock: socket.socket, *, browser: bool = True) -> None:
-    """Answer until Ctrl-C, then stop at once: work that runs is given up."""
-    config = uvicorn.Config(
-        viewer.application,
+def configuration(application: Application) -> uvicorn.Config:
+    """How the server runs: quiet, with limits on who may wait how long."""
+    return uvicorn.Config(
+        application,
+        http=Impatient,
+        proxy_headers=False,
         log_level="error",
         access_log=False,
         server_header=False,
@@ -197,7 +220,11 @@ def serve(viewer: Viewer, sock: socket.socket, *, browser: bool = True) -> None:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
     )
-    server = Server(config, viewer.worker)
+
+
+def serve(viewer: Viewer, sock: socket.socket, *, browser: bool = True) -> None:
+    """Answer until Ctrl-C, then stop at once: work that runs is given up."""
+    server = Server(configuration(viewer.application), viewer.worker)
     if browser:
         where = address(viewer.gate, sock.getsockname()[1])
         threading.Thread(target=webbrowser.open, args=(where,), daemon=True).start()

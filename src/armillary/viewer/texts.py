@@ -67,6 +67,7 @@ def names_of(live: LiveModel, run: Run, text: str, level: str) -> dict[str, Any]
     cells = cells_of(words if level == "word" else run.words)
     return {
         "tokens": list(run.words.names),
+        "made_for": live.made_for,
         "labels": [shown(name, LONGEST) for name in run.words.names],
         "special": run.words.special.tolist(),
         "words": list(words.names),

@@ -10,7 +10,7 @@ import { set, state } from "./state.js";
 import { bar, nextLayout } from "./usage.js";
 
 const KINDS = {
-  scale: "scale the spectrum of W_q, W_k",
+  scale: "scale W_q and W_k (logits by the square)",
   cut: "cut the rank of W_q, W_k",
   randomise: "put noise in place of W_q, W_k",
   frequencies: "stop rotary frequencies (p-RoPE)",

@@ -131,6 +131,9 @@ function added(parts, size) {
 function status() {
   const parts = [`${found.tokens.length} tokens, ${found.words.length} words`, `entropy ${told(found.entropy_mean)} nats`];
   if (found.loss !== null) parts.push(`loss ${told(found.loss)} nats per token`);
+  if (found.made_for !== null && found.tokens.length > found.made_for) {
+    parts.push(`longer than the ${found.made_for} tokens that the model was made for`);
+  }
   parts.push(found.exact ? "every number exact" : `cells of ${found.step} ${state.level}s; a click tells exact numbers`);
   return parts.join(" · ");
 }
