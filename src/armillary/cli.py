@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from armillary import __version__
-from armillary.commands import atlas, intervene, labels, map, model, report, rope, scan, theory, train, view, weights
+from armillary.commands import (
+    atlas,
+    intervene,
+    labels,
+    map,
+    merge,
+    model,
+    report,
+    rope,
+    scan,
+    theory,
+    train,
+    view,
+    weights,
+)
 from armillary.errors import ArmillaryError
 
 app = typer.Typer(
@@ -37,6 +51,7 @@ for command in (
     labels.verify_heads,
     report.report,
     view.view,
+    merge.merge,
     weights.weights,
     weights.gaussian,
     weights.localization,

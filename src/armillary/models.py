@@ -1,8 +1,12 @@
 """Loading models safely: safetensors or weights_only pickles, no code from checkpoints unless asked."""
 
+import atexit
 import hashlib
+import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Literal
 
 import torch
@@ -11,7 +15,7 @@ from torch import Tensor, nn
 from armillary.anatomy.adapter import adapter_for
 from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
 from armillary.anatomy.gguf import gguf_file
-from armillary.anatomy.source import describe
+from armillary.anatomy.source import describe, offloaded
 from armillary.anatomy.weights import bad
 from armillary.errors import ArmillaryError
 
@@ -72,6 +76,57 @@ def load(
     if not_finite == "refuse":
         refuse_not_finite(model)
     return model
+
+
+def load_on(
+    source: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+    gpus: range | None = None,
+) -> Any:
+    """The model on a device, or spread over several as `device_map` says; with "auto" over these `gpus`."""
+    if device_map is None:
+        place = pick_device(device)
+        return load(source, trust_remote_code=trust_remote_code, dtype=pick_dtype(dtype, place)).to(place)
+    if find_spec("accelerate") is None:
+        raise ArmillaryError("a device map needs the package accelerate: pip install 'armillary[big]'")
+    if device not in ("auto", "cuda"):
+        raise ArmillaryError(f"--device {device} and a device map contradict each other: give one of them")
+    chosen = pick_dtype(dtype, pick_device("auto"))
+    spill = mkdtemp(prefix="armillary-")  # what fits on no device, and is not read from the checkpoint itself
+    atexit.register(shutil.rmtree, spill, ignore_errors=True)
+    options = {"device_map": device_map, "offload_folder": spill}
+    if isinstance(device_map, str) and gpus is not None:
+        from accelerate.utils import get_max_memory
+
+        room = get_max_memory()
+        kept = [place for place in room if not isinstance(place, int) or place in gpus]
+        options["max_memory"] = {place: room[place] for place in kept}
+    return load(source, trust_remote_code=trust_remote_code, dtype=chosen, **options)
+
+
+def pick_device(device: str) -> str:
+    """The device that 'auto' means here, or the one that was asked for, if it is there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ArmillaryError(f"there is no device {device!r} here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def pick_dtype(dtype: str, device: str) -> torch.dtype | str:
+    """'auto' is float32 on a CPU and as stored elsewhere."""
+    if dtype == "auto":
+        return torch.float32 if device == "cpu" else "auto"
+    named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if dtype not in named:
+        raise ArmillaryError(f"there is no dtype {dtype!r}: there are auto, {', '.join(named)}")
+    return named[dtype]
 
 
 def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
@@ -147,7 +202,7 @@ def fingerprint(model: nn.Module) -> str:
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        flat = tensor.detach().flatten()
+        flat = (offloaded(model, name, tensor) if tensor.is_meta else tensor).detach().flatten()
         sample = flat[:: max(1, flat.numel() // 4096)].to("cpu", torch.float32)
         digest.update(f"{name} {tuple(tensor.shape)} ".encode())
         digest.update(sample.numpy().tobytes())

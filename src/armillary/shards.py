@@ -5,6 +5,8 @@ OUT/work/shard-00003     the streams of a finished shard, with its checksum
 OUT/work/series-00003    a row for every sequence of that shard
 OUT/work/merged-00008    the streams of shards 0 to 7, merged in order; replaces their files
 OUT/atlas.zarr           the result
+
+A part of a scan (`scan --part 2/4`) keeps the files of all its shards, and its blocks, until `merge` takes them.
 """
 
 import json
@@ -14,14 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load as parse
 from safetensors.torch import save as pack
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
-from armillary.files import read_checked, remove_with_checksum, write_atomically, write_problem, write_with_checksum
+from armillary.files import (
+    checksum_path,
+    read_checked,
+    remove_with_checksum,
+    write_atomically,
+    write_problem,
+    write_with_checksum,
+)
 from armillary.streams import Stream
 
 MERGE_EVERY = 8
@@ -40,6 +48,38 @@ class Shard:
 def plan(sequences: int, size: int) -> list[Shard]:
     """The shards of a scan; they depend on nothing but these two numbers."""
     return [Shard(i, first, min(first + size, sequences)) for i, first in enumerate(range(0, sequences, size))]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The `number`-th of `of` parts of a scan: a run of its shards. Numbers begin with 1."""
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise ArmillaryError(f"there is no part {self}: it can be 1/{self.of} to {self.of}/{self.of}")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def shards(self, every: list[Shard]) -> list[Shard]:
+        """The shards of this part; parts differ in size by one shard at most."""
+        if self.of > len(every):
+            raise ArmillaryError(
+                f"{len(every)} shards cannot be cut into {self.of} parts: use fewer parts, or a smaller --shard"
+            )
+        first, last = ((number * len(every)) // self.of for number in (self.number - 1, self.number))
+        return every[first:last]
+
+
+def parse_part(text: str) -> Part:
+    """Part 3 of 16, written as 3/16."""
+    number, slash, of = text.partition("/")
+    if not slash or not number.isdecimal() or not of.isdecimal():
+        raise ArmillaryError(f"--part {text} is not a part: write it as in 3/16, the third of sixteen")
+    return Part(int(number), int(of))
 
 
 class ScanFolder:
@@ -126,36 +166,32 @@ class ScanFolder:
 
     # finished work ------------------------------------------------------------------------------------------
 
-    def write_shard(
-        self, shard: Shard, streams: dict[str, Stream], series: dict[str, Tensor], skipped: list[int]
-    ) -> None:
-        """Keep a finished shard; once this returns, a kill loses nothing of it."""
-        kept = {**series, "skipped": torch.tensor(skipped, dtype=torch.int64)}
-        write_with_checksum(self._path("series", shard.index), pack(kept))
-        write_with_checksum(self._path("shard", shard.index), pack(to_tensors(streams)))
+    def keep(self, index: int, files: dict[str, bytes]) -> None:
+        """Keep what was computed of a shard, by kind; once this returns, a kill loses nothing of it."""
+        for kind, data in files.items():
+            write_with_checksum(self._path(kind, index), data)
 
-    def has_shard(self, shard: Shard, streams: dict[str, Stream]) -> bool:
-        """Whether the shard is finished and undamaged; if so its streams are put into `streams`."""
-        data = read_checked(self._path("shard", shard.index))
-        if data is None or read_checked(self._path("series", shard.index)) is None:
-            return False
-        from_tensors(streams, parse(data))
-        return True
+    def holds(self, kinds: tuple[str, ...], index: int) -> bool:
+        """Whether files of all these kinds are finished and undamaged."""
+        return all(read_checked(self._path(kind, index)) is not None for kind in kinds)
 
-    def write_part(self, name: str, shard: Shard, streams: dict[str, Stream]) -> None:
-        """Keep a finished shard of a further round."""
-        write_with_checksum(self._path(name, shard.index), pack(to_tensors(streams)))
+    def read(self, kind: str, index: int) -> bytes:
+        """What was kept."""
+        data = read_checked(self._path(kind, index))
+        if data is None:
+            raise ArmillaryError(f"{self._path(kind, index)} was damaged while the scan ran: run again with --resume")
+        return data
 
-    def has_part(self, name: str, shard: Shard, streams: dict[str, Stream]) -> bool:
-        """Whether that shard of that round is finished; if so its streams are put into `streams`."""
-        data = read_checked(self._path(name, shard.index))
-        if data is not None:
-            from_tensors(streams, parse(data))
-        return data is not None
-
-    def write_layer(self, layer: int, arrays: dict[str, Tensor]) -> None:
-        """Keep what was computed from a layer's weights."""
-        write_with_checksum(self._path("layer", layer), pack(arrays))
+    def adopt(self, kinds: tuple[str, ...], index: int, other: "ScanFolder") -> None:
+        """Take the files of another folder as finished work, without copying them where links can be made."""
+        for kind in kinds:
+            path, found = self._path(kind, index), other._path(kind, index)
+            for to, source in ((path, found), (checksum_path(path), checksum_path(found))):
+                to.unlink(missing_ok=True)
+                try:
+                    to.symlink_to(source.resolve())
+                except OSError:
+                    shutil.copy2(source, to)
 
     def layer(self, layer: int) -> dict[str, Tensor] | None:
         """What was kept of a layer's weights, if it is finished and undamaged."""
@@ -214,11 +250,16 @@ def essential(description: dict[str, Any]) -> dict[str, Any]:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What two descriptions of a scan disagree on, as sentences' parts."""
+    return [f"{key}: was {a}, now {b}" for key, a, b in disagreements(before, now)]
+
+
+def disagreements(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(what, in a, in b) for everything that differs."""
     found = []
-    for key in sorted({*before, *now}):
-        a, b = before.get(key), now.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += [f"{key} {line}" for line in differences(a, b)]
-        elif a != b:
-            found.append(f"{key}: was {a}, now {b}")
+    for key in sorted({*a, *b}):
+        ours, theirs = a.get(key), b.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            found += [(f"{key} {inner}", x, y) for inner, x, y in disagreements(ours, theirs)]
+        elif ours != theirs:
+            found.append((key, ours, theirs))
     return found

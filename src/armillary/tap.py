@@ -166,7 +166,7 @@ class Tap:
         mask = self._forward.masks.get("decoder_attention_mask" if decodes else "attention_mask")
         if mask is None or mask.shape[1] != view.keys:
             return None
-        return mask[:, view.keys - view.queries :]
+        return mask[:, view.keys - view.queries :].to(view.q.device)  # layers may be on several devices
 
     def _owns(self, module: nn.Module) -> bool:
         return _OWNERS.get(id(module)) is self

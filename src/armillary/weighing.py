@@ -3,7 +3,8 @@
 import atexit
 import datetime
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import zarr
+from safetensors.torch import save as pack
 from torch import Tensor, nn
 
 from armillary.anatomy.checkpoint import expanded
@@ -18,11 +20,15 @@ from armillary.anatomy.description import Anatomy
 from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.source import describe
 from armillary.atlas import FORMAT, FORMAT_VERSION, Arrays, Atlas, open_atlas, write_group
+from armillary.engines import opened
+from armillary.engines.driving import drive
+from armillary.engines.engine import Done, Engine, Event, Task
 from armillary.errors import ArmillaryError
 from armillary.files import write_problem
 from armillary.lenses import spectral
 from armillary.models import fingerprint
-from armillary.shards import ScanFolder
+from armillary.progress import Progress
+from armillary.shards import ScanFolder, Shard
 from armillary.verified import versions
 
 Against = Literal["random"]
@@ -40,13 +46,18 @@ def weigh(
     resume: bool = False,
     overwrite: bool = False,
     trust_remote_code: bool = False,
+    engine: str | Engine = "local",
+    workers: int = 1,
+    threads: int | None = None,
+    address: str | None = None,
     track: Track = lambda layers, what: layers,
 ) -> Atlas:
     """The spectra of a model's weights as an Atlas, kept in the folder `out` (without one, until the program ends).
 
     `source` is a folder of safetensors, a GGUF file (neither is loaded as a model) or a loaded model. `matrices` also
     compares q, k, v, o, gate, up and down with random matrices: the longer part of the work. against="random" adds the
-    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random.
+    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. Several `workers` share
+    the layers, as processes here or on the Ray cluster at `address` (engine="ray").
     """
     if against not in (None, "random"):
         raise ArmillaryError(f"against={against!r} is not known: it can be 'random'")
@@ -65,15 +76,77 @@ def weigh(
         atexit.register(shutil.rmtree, place, ignore_errors=True)
     with ScanFolder(place) as folder:
         if not folder.begin(description, resume=resume, overwrite=overwrite):
-            for layer in track(range(len(anatomy.layers)), "layers"):
-                if folder.layer(layer) is None:
-                    folder.write_layer(layer, layer_arrays(anatomy, layer, matrices, against, seed))
+            with opened(engine, workers, threads, address) as found:
+                found.start(WeighJob(source, matrices, against, seed, trust_remote_code))
+                layers = _Layers(folder, iter(track(range(len(anatomy.layers)), "layers")), len(anatomy.layers))
+                drive(found, layers, Progress(), len(layers))
             try:
                 _write(folder, anatomy, description)
             except OSError as error:
                 shutil.rmtree(folder.work / "atlas.zarr", ignore_errors=True)
                 raise ArmillaryError(write_problem(folder.atlas, error)) from error
     return open_atlas(place)
+
+
+@dataclass(frozen=True)
+class WeighJob:
+    """The checkpoint of which workers take a layer each, and what is computed of it."""
+
+    source: nn.Module | str | Path
+    matrices: bool
+    against: Against | None
+    seed: int
+    trust_remote_code: bool
+
+    @property
+    def here_only(self) -> bool:
+        return isinstance(self.source, nn.Module)
+
+    def open(self, number: int, workers: int) -> "WeighBench":
+        return WeighBench(self)
+
+    def differences(self, first: dict[str, str], other: dict[str, str]) -> list[str]:
+        unlike = [name for name in first if other.get(name) != first[name]]
+        return [f"{name} {other.get(name)} instead of {first[name]}" for name in unlike]
+
+
+class WeighBench:
+    """A described checkpoint; a layer's weights are read when its task comes."""
+
+    def __init__(self, job: WeighJob) -> None:
+        self._job = job
+        self._anatomy = describe(job.source, trust_remote_code=job.trust_remote_code)
+        self.facts = {"weights": _contents(job.source), **versions()}
+
+    def share(self, data: bytes) -> None:
+        """Layers have nothing in common."""
+
+    def run(self, task: Task) -> Iterator[Event]:
+        layer, job = task.shard.index, self._job
+        yield Done({"layer": pack(layer_arrays(self._anatomy, layer, job.matrices, job.against, job.seed))})
+
+
+class _Layers:
+    """A task for every layer; there is nothing to merge, but `told` moves on by one for each that is finished."""
+
+    def __init__(self, folder: ScanFolder, told: Iterator[int], count: int) -> None:
+        self._folder, self._told, self._count = folder, told, count
+        next(told, None)  # the first layer is begun
+
+    def __len__(self) -> int:
+        return self._count
+
+    def task(self, position: int) -> Task:
+        return Task("layer", Shard(position, position, position + 1))
+
+    def has(self, position: int) -> bool:
+        return self._folder.holds(("layer",), position)
+
+    def keep(self, position: int, done: Done) -> None:
+        self._folder.keep(position, done.files)
+
+    def merge(self, position: int) -> None:
+        next(self._told, None)
 
 
 def layer_arrays(
@@ -181,6 +254,16 @@ def _name(source: nn.Module | str | Path) -> str:
     if isinstance(source, nn.Module):
         return getattr(getattr(source, "config", None), "name_or_path", "") or type(source).__name__
     return str(source)
+
+
+def _contents(source: nn.Module | str | Path) -> str:
+    """What all workers must agree on: the checkpoint's files by name and size (times differ between machines)."""
+    if isinstance(source, nn.Module):
+        return "loaded"
+    place = Path(expanded(source))
+    packed = gguf_file(place)
+    files = [packed] if packed else sorted(place.glob("*.safetensors"))
+    return "; ".join(f"{f.name} {f.stat().st_size}" for f in files)
 
 
 def _identity(source: nn.Module | str | Path) -> str:

@@ -87,6 +87,8 @@ def _of_model(model: nn.Module, live: bool) -> Anatomy:
         parameter: Tensor | None = parameters.get(name)
         if parameter is None:
             parameter = _computed(model, name)
+        elif parameter.is_meta:
+            parameter = offloaded(model, name, parameter)
         return parameter if parameter is None or live else parameter.detach()
 
     return _readable(adapter, anatomy, root, read)
@@ -100,6 +102,18 @@ def _computed(model: nn.Module, name: str) -> Tensor | None:
     except AttributeError:
         return None
     return getattr(module, attribute) if is_parametrized(module, attribute) else None
+
+
+def offloaded(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
+    """The numbers of a weight that accelerate keeps in main memory or on disk until its module runs (device_map)."""
+    module_name, _, attribute = name.rpartition(".")
+    hook: Any = getattr(model.get_submodule(module_name), "_hf_hook", None)
+    for one in getattr(hook, "hooks", (hook,)):
+        weights = getattr(one, "weights_map", None)
+        if weights is not None:
+            found: Tensor = weights[attribute]
+            return found.to(one.execution_device, parameter.dtype)
+    return parameter
 
 
 def _with_checkpoint(anatomy: Anatomy, folder: Path, packed: GgufCheckpoint | None = None) -> Anatomy:

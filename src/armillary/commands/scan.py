@@ -1,10 +1,11 @@
 """Text through a model into an atlas: scan, demo."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from armillary.commands.engines import Address, DeviceMap, EngineOption, Threads, Workers
 from armillary.commands.options import Model, TrustRemoteCode, one_of
 
 
@@ -22,6 +23,7 @@ def scan(
     sequences: Annotated[int, typer.Option(help="How many blocks.")] = 64,
     skip: Annotated[int, typer.Option(help="First positions left out of means (attention sinks).")] = 1,
     batch: Annotated[int, typer.Option(help="Blocks that go through the model together.")] = 8,
+    shard: Annotated[int, typer.Option(help="Blocks that are one piece of work, kept and merged as one.")] = 32,
     seed: Annotated[int, typer.Option(help="For builtin:random and the order of built-in documents.")] = 0,
     bos: Annotated[
         str, typer.Option(help="Begin blocks with special tokens: auto (as the tokenizer), always, never.")
@@ -42,54 +44,82 @@ def scan(
     overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    device_map: DeviceMap = None,
+    engine: EngineOption = "local",
+    workers: Workers = 1,
+    threads: Threads = None,
+    address: Address = None,
+    part: Annotated[
+        str | None,
+        typer.Option(help="Only a part of the work, 3/16 for the third of sixteen; `armillary merge` joins them."),
+    ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Run text through a model and keep what its attention does, in a folder that other commands read."""
     from armillary.corpora import folder_names, split_sources
+    from armillary.engines import ENGINES, opened
     from armillary.progress import ScanBar
     from armillary.scanning import scan as run_scan
+    from armillary.scanning import scan_part
+    from armillary.shards import parse_part
 
+    one_of("--engine", engine, ENGINES)
+    if part is not None:
+        parse_part(part)
     one_of("--bos", bos, ("auto", "always", "never"))
     one_of("--when-nan", when_nan, ("stop", "skip"))
     chosen = corpus or ["builtin:prose"]
     places = [out] if len(chosen) == 1 else [out / name for name in folder_names(chosen)]
-    kept = {"streams": tuple(streams.split(","))} if streams else {}
-    for source, place in zip(chosen, places, strict=True):
-        with ScanBar() as bar:
-            run_scan(
-                model,
-                split_sources(source),
-                out=place,
-                resume=resume,
-                overwrite=overwrite,
-                device=device,
-                dtype=dtype,
-                trust_remote_code=trust_remote_code,
-                progress=bar,
-                length=length,
-                sequences=sequences,
-                skip=skip,
-                batch=batch,
-                seed=seed,
-                bos=bos,
-                by_document=by_document,
-                when_nan=when_nan,
-                second_pass=second_pass,
-                **kept,
-            )
-        typer.echo(f"{place}: look with  armillary heads {place}  and  armillary layers {place}")
+    kept: dict[str, Any] = {"streams": tuple(streams.split(","))} if streams else {}
+    with opened(engine, workers, threads, address) as started:  # the model is loaded once for all corpora
+        for source, place in zip(chosen, places, strict=True):
+            with ScanBar() as bar:
+                asked: dict[str, Any] = dict(
+                    out=place,
+                    resume=resume,
+                    overwrite=overwrite,
+                    device=device,
+                    dtype=dtype,
+                    device_map=device_map,
+                    trust_remote_code=trust_remote_code,
+                    engine=started,
+                    progress=bar,
+                    length=length,
+                    sequences=sequences,
+                    skip=skip,
+                    batch=batch,
+                    shard=shard,
+                    seed=seed,
+                    bos=bos,
+                    by_document=by_document,
+                    when_nan=when_nan,
+                    second_pass=second_pass,
+                    **kept,
+                )
+                if part is None:
+                    run_scan(model, split_sources(source), **asked)
+                    told = f"{place}: look with  armillary heads {place}  and  armillary layers {place}"
+                else:
+                    scan_part(model, split_sources(source), part=part, **asked)
+                    told = f"{place}: part {part}; when all are there:  armillary merge PART PART ... --out DIR"
+            typer.echo(told)
 
 
-def demo(out: Annotated[Path | None, typer.Option(help="Keep the atlas in this folder.")] = None) -> None:
-    """Scan the small rotary model that comes with Armillary on the built-in prose, and show its heads."""
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder to write; a demo that is there is shown again.")] = Path(
+        "armillary-demo"
+    ),
+) -> None:
+    """Scan the small rotary model that comes with Armillary on the built-in prose, show its heads, write a report."""
     from armillary import tables
     from armillary.progress import ScanBar
+    from armillary.report import write_report
     from armillary.scanning import scan as run_scan
     from armillary.training.bundled import bundled
 
     with ScanBar() as bar:
-        atlas = run_scan(bundled("llama"), "builtin:prose", out=out, progress=bar)
+        atlas = run_scan(bundled("llama"), "builtin:prose", out=out, resume=True, progress=bar)
     shown = tables.columns_of(atlas.heads, "heads", None, None)
     tables.show(shown, title="A small rotary language model, head by head, on Python's own documentation")
-    if out is not None:
-        typer.echo(f"The atlas is in {out}: armillary heads {out} --sort prev_mass")
+    page = write_report(out)
+    typer.echo(f"\nThe same while you type:  armillary view {out}\nTo read, in a browser:  {page.resolve()}")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from armillary.commands.engines import Address, EngineOption, Threads, Workers
 from armillary.commands.options import AsJson, Columns, Folder, Html, Model, TrustRemoteCode, one_of, print_json
 from armillary.errors import ArmillaryError
 
@@ -25,6 +26,10 @@ def weights(
     html: Html = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,
+    engine: EngineOption = "local",
+    workers: Workers = 1,
+    threads: Threads = None,
+    address: Address = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -45,6 +50,10 @@ def weights(
         resume=resume,
         overwrite=overwrite,
         trust_remote_code=trust_remote_code,
+        engine=engine,
+        workers=workers,
+        threads=threads,
+        address=address,
         track=terminal.progress,
     )
     if as_json:

@@ -77,19 +77,22 @@ class Masses:
         query = torch.arange(view.queries, device=attention.device)[rows, None] + view.keys - view.queries
         key = torch.arange(view.keys, device=attention.device)[None]
         chance = seen / seen.sum(-1, keepdim=True).clamp(min=1)
-        counted = seen.any(-1)
+        counted = seen.any(-1, keepdim=True)
         if self.among is not None:
-            counted = (self.relations[self.among](query, key) & seen).any(-1)
-        everyone = counted.expand(attention.shape[0], attention.shape[1], -1)
+            counted = (self.relations[self.among](query, key) & seen).any(-1, keepdim=True)
+        batch, heads = attention.shape[:2]
+        focus = (attention - chance).clamp_(min=0).sum(-1, keepdim=True)
+        # sums over the texts first: which keys stand in a relation is the same in all of them
+        looked = (attention * counted).sum(0)
+        expected = (chance * counted).expand(batch, -1, -1, -1).sum(0).expand(heads, -1, -1)
         state: State = {
-            "rows": everyone.sum((0, 2)).double(),
-            "focus": ((attention - chance).clamp(min=0).sum(-1).double() * everyone).sum((0, 2)),
+            "rows": counted.expand(batch, heads, -1, -1).sum((0, 2, 3)).double(),
+            "focus": (focus * counted).sum((0, 2, 3), dtype=torch.float64),
         }
         for name, relation in self.relations.items():
             here = relation(query, key)
-            mass = (attention * here).sum(-1).double()
-            state[f"{name}_mass"] = (mass * everyone).sum((0, 2))
-            state[f"{name}_chance"] = ((chance * here).sum(-1).double() * everyone).sum((0, 2))
+            state[f"{name}_mass"] = (looked * here).sum((1, 2), dtype=torch.float64)
+            state[f"{name}_chance"] = (expected * here).sum((1, 2), dtype=torch.float64)
         return state
 
     def combine(self, a: State, b: State) -> State:

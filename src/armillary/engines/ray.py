@@ -1,0 +1,235 @@
+"""The engine of a Ray cluster: workers are actors, on one machine or many (extra `ray`)."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from armillary.engines.engine import (
+    Advanced,
+    Begun,
+    Failed,
+    Job,
+    Lost,
+    Ready,
+    Report,
+    Task,
+    Worker,
+    failure,
+    refuse_here_only,
+    refuse_unlike,
+    sentence,
+)
+from armillary.errors import ArmillaryError
+
+STARTS = 3
+"""So often an actor may die before it is ready."""
+
+START_WITHIN = 600.0
+"""Seconds in which the first actor must be ready: a cluster without room would let us wait for ever."""
+
+
+class Ray:
+    """`workers` actors with `threads` threads each, spread over the cluster at `address` (none: our own, here)."""
+
+    def __init__(self, workers: int, threads: int = 1, address: str | None = None) -> None:
+        self.workers = workers
+        self.threads = threads
+        self.address = address
+        self._job: Job | None = None
+        self._facts: Any = None
+        self._shared: Any = None
+        self._actors: list[_Actor] = []
+        self._ray: Any = None
+        self._starts = 0
+
+    def start(self, job: Job) -> Any:
+        refuse_here_only(job)
+        if self._ray is None:
+            self._ray = connect(self.workers * self.threads, self.address)
+        if self._job is None or self._job != job:
+            self.drop()
+            self._job, self._facts, self._shared = job, None, None
+            for actor in self._actors:
+                actor.ready, actor.events = False, actor.handle.open.remote(job)
+        there = {actor.worker.number for actor in self._actors}
+        self._actors += [self._begin(number) for number in range(self.workers) if number not in there]
+        while self._facts is None:
+            self.wait(START_WITHIN)
+        return self._facts
+
+    def share(self, data: bytes) -> None:
+        self._shared = self._ray.put(data)
+        for actor in self._actors:
+            if actor.ready:
+                actor.handle.share.remote(self._shared)
+
+    @property
+    def room(self) -> int:
+        return sum(actor.ready and actor.ticket is None for actor in self._actors)
+
+    def submit(self, ticket: int, task: Task) -> None:
+        actor = next(actor for actor in self._actors if actor.ready and actor.ticket is None)
+        actor.ticket, actor.events = ticket, actor.handle.run.remote(ticket, task)
+
+    def wait(self, within: float | None = None) -> Report:
+        """The next report; events of one task come in their order."""
+        asked = {actor.events: actor for actor in self._actors if actor.events is not None}
+        ready, _ = self._ray.wait(list(asked), num_returns=1, timeout=within, fetch_local=False)
+        if not ready:
+            needed = f"{self.workers} workers with {self.threads} processors each"
+            raise ArmillaryError(f"the Ray cluster has had no room for {needed} in {within:.0f} seconds: ask for fewer")
+        actor = asked[ready[0]]
+        try:
+            report: Report = self._ray.get(next(actor.events))
+        except StopIteration:
+            actor.events = None
+            return Report(actor.worker, None, Lost("nothing"))
+        except Exception as error:
+            return self._died(actor, error)
+        if isinstance(report.event, Ready):
+            self._greet(actor, report)
+        elif report.ticket is None and isinstance(report.event, Failed):
+            self._job = None
+            raise ArmillaryError(report.event.message)
+        if not isinstance(report.event, Advanced | Begun):
+            actor.ticket = actor.events = None
+        return report
+
+    def _greet(self, actor: "_Actor", report: Report) -> None:
+        assert isinstance(report.event, Ready)
+        assert self._job is not None
+        if self._facts is None:
+            self._facts = report.event.facts
+        else:
+            refuse_unlike(self._job, self._facts, report.event.facts, report.worker)
+        actor.worker, actor.ready, self._starts = report.worker, True, 0
+        if self._shared is not None:
+            actor.handle.share.remote(self._shared)
+
+    def _died(self, actor: "_Actor", error: Exception) -> Report:
+        """An actor that is gone is replaced; what Ray says of it is cut to one line."""
+        why = _why(error)
+        if not actor.ready:
+            self._starts += 1
+            if self._starts >= STARTS:
+                self.close()
+                raise ArmillaryError(f"Ray workers end before they have loaded the model ({why})")
+        self._ray.kill(actor.handle)
+        self._actors[self._actors.index(actor)] = self._begin(actor.worker.number)
+        return Report(actor.worker, actor.ticket, Lost(why))
+
+    def _begin(self, number: int) -> "_Actor":
+        ray = self._ray
+        there = int(ray.cluster_resources().get("GPU", 0)) // self.workers
+        gpus = there if getattr(self._job, "device_map", None) is not None else min(1, there)
+        kind = ray.remote(
+            num_cpus=self.threads, num_gpus=gpus, max_restarts=0, scheduling_strategy="SPREAD", max_task_retries=0
+        )(RayWorker)
+        with _no_warnings():
+            handle = kind.remote(number, self.workers, self.threads)
+        return _Actor(handle, Worker(number, "ray", 0), handle.open.remote(self._job))
+
+    def drop(self) -> None:
+        for actor in self._actors:
+            if actor.ticket is not None:
+                self._ray.kill(actor.handle)
+        self._actors = [actor for actor in self._actors if actor.ticket is None]
+
+    def _end_actors(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor.handle)
+        self._actors, self._job, self._facts, self._shared, self._starts = [], None, None, None, 0
+
+    def close(self) -> None:
+        if self._ray is not None:
+            self._end_actors()
+            with _no_warnings():
+                self._ray.shutdown()
+            self._ray = None
+
+
+class _Actor:
+    def __init__(self, handle: Any, worker: Worker, events: Any) -> None:
+        self.handle, self.worker, self.events = handle, worker, events
+        self.ticket: int | None = None
+        self.ready = False
+
+
+class RayWorker:
+    """What runs in an actor: the same as in a local worker. Generators become streams of reports."""
+
+    def __init__(self, number: int, workers: int, threads: int) -> None:
+        self._number, self._workers, self._threads = number, workers, threads
+        self._worker = Worker(number)
+        self._bench: Any = None
+
+    def open(self, job: Job) -> Iterator[Report]:
+        try:
+            import torch
+
+            torch.set_num_threads(self._threads)
+            visible = torch.cuda.device_count()
+            self._bench = None  # two models may not fit
+            self._bench = job.open(0 if visible == 1 else self._number, self._workers)
+        except Exception as error:
+            yield Report(self._worker, None, failure(error))
+            return
+        yield Report(self._worker, None, Ready(self._bench.facts))
+
+    def share(self, data: bytes) -> None:
+        self._bench.share(data)
+
+    def run(self, ticket: int, task: Task) -> Iterator[Report]:
+        try:
+            for event in self._bench.run(task):
+                yield Report(self._worker, ticket, event)
+        except Exception as error:
+            yield Report(self._worker, ticket, failure(error))
+
+
+def connect(processors: int, address: str | None) -> Any:
+    """Ray, connected to the cluster at `address` or to one of this machine; it tells nobody of us."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # the death of a worker is told in our words
+    try:
+        with _no_warnings():
+            import ray
+    except ImportError as error:
+        raise ArmillaryError("the engine ray needs the package ray: pip install 'armillary[ray]'") from error
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    if ray.is_initialized():
+        raise ArmillaryError("this process uses a Ray cluster already: end that with ray.shutdown() first")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    # a cluster of our own counts as many processors as there are workers, whatever the machine has
+    own: dict[str, Any] = {"include_dashboard": False, "num_cpus": processors} if address is None else {}
+    try:
+        with _no_warnings():
+            ray.init(address=address or "local", **quiet, **own)
+    except Exception as error:
+        where = f"at {address}" if address else "on this machine"
+        raise ArmillaryError(f"no Ray cluster could be reached {where}: {sentence(error)}") from error
+    return ray
+
+
+def _why(error: Exception) -> str:
+    """One phrase for what Ray tells in many lines."""
+    if "No module named 'armillary'" in str(error):
+        return "armillary is not installed on a machine of the cluster"
+    known = {
+        "ActorDiedError": "its process died",
+        "ActorUnavailableError": "it cannot be reached",
+        "OutOfMemoryError": "it had too little memory",
+        "NodeDiedError": "its machine is gone",
+    }
+    return known.get(type(error).__name__, type(error).__name__)
+
+
+class _no_warnings(warnings.catch_warnings):
+    """Ray's own advice to its developers is not for our users."""
+
+    def __enter__(self) -> Any:
+        found = super().__enter__()
+        warnings.simplefilter("ignore")
+        return found

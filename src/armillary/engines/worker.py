@@ -1,0 +1,71 @@
+"""A worker process of the local engine: `python -m armillary.engines.worker NUMBER WORKERS THREADS`.
+
+Pickled messages come on standard input, reports leave on standard output. A thread reads all the time, so that the
+end of the driver ends the worker at once, whatever it is doing.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+from typing import Any, BinaryIO
+
+from armillary.engines.engine import Ready, Report, Worker, failure
+
+
+def main(number: int, workers: int, threads: int) -> None:
+    """Open jobs and do their tasks until there is nobody to give any."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not get between the reports
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(sys.stdin.buffer, messages), daemon=True).start()
+    worker = Worker(number)
+    bench: Any = None
+    while True:
+        kind, ticket, given = messages.get()
+        try:
+            if kind == "job":
+                import torch
+
+                torch.set_num_threads(threads)
+                bench = None  # two models may not fit
+                bench = given.open(number, workers)
+                _tell(out, Report(worker, ticket, Ready(bench.facts)))
+            elif kind == "share":
+                bench.share(given)
+            else:
+                for event in bench.run(given):
+                    _tell(out, Report(worker, ticket, event))
+        except Exception as error:
+            _tell(out, Report(worker, ticket, failure(error)))
+            if _spoilt(error):
+                return
+
+
+def _read(given: BinaryIO, messages: "queue.SimpleQueue[Any]") -> None:
+    try:
+        while True:
+            messages.put(pickle.load(given))
+    except BaseException:
+        os._exit(0)  # the driver is gone
+
+
+def _tell(out: BinaryIO, report: Report) -> None:
+    pickle.dump(report, out, protocol=5)
+    out.flush()
+
+
+def _spoilt(error: BaseException | None) -> bool:
+    """After an error on a GPU nothing works in the process any more."""
+    while error is not None:
+        if "CUDA" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]))

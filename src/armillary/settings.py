@@ -1,0 +1,45 @@
+"""Everything that the numbers of a scan depend on, besides the model and the text."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from armillary.collector import DEFAULT_STREAMS, Wanted
+from armillary.corpus import Bos
+from armillary.errors import ArmillaryError
+
+WhenNaN = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True)
+class ScanSettings:
+    """Everything that the numbers of a scan depend on, besides the model and the text."""
+
+    length: int = 128
+    sequences: int = 64
+    skip: int = 1
+    batch: int = 8
+    shard: int = 32
+    seed: int = 0
+    bos: Bos = "auto"
+    by_document: bool = False
+    streams: tuple[str, ...] = DEFAULT_STREAMS
+    when_nan: WhenNaN = "stop"
+    second_pass: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("sequences", "batch", "shard", "second_pass"):
+            if getattr(self, name) < 1:
+                raise ArmillaryError(f"--{name} {getattr(self, name)} makes no scan: it must be 1 or more")
+        self.wanted()
+
+    def wanted(self) -> Wanted:
+        return Wanted(self.streams, self.skip, self.length)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "streams": list(self.streams)}
+
+
+def settings_of(plain: dict[str, Any]) -> ScanSettings:
+    """The reverse of as_dict."""
+    return ScanSettings(**{**plain, "streams": tuple(plain["streams"])})
