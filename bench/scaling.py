@@ -45,6 +45,8 @@ SHAPES = {
     "width 8192, 64 heads (a layer of Llama 70B)": (SEVENTY, 1, STREAMS[:-1]),
 }
 LENGTH = 512
+SHARD = 8
+"""Blocks of a shard where processes are compared; a scan has 32 unless told otherwise."""
 
 
 def llama(shape: dict[str, int], layers: int) -> Any:
@@ -178,11 +180,11 @@ def pair(repeats: int = 3) -> dict[str, Any]:
         loads = []
         worked: dict[int, list[float]] = {1: [], 2: []}
         drove: list[float] = []
-        tokens = np.random.default_rng(0).integers(0, 512, (32, 128))
+        tokens = np.random.default_rng(0).integers(0, 512, (96, 128))
         for repeat in range(repeats + 1):
             for workers, engine in engines.items():
                 clock, start = Clock(), time.perf_counter()
-                asked: dict[str, Any] = dict(batch=2, shard=2, streams=STREAMS[:-1])
+                asked: dict[str, Any] = dict(batch=4, shard=SHARD, streams=STREAMS[:-1])
                 arm.scan(f"{place}/model", tokens, engine=engine, progress=clock, **asked)
                 if repeat:  # the first time models are loaded
                     rates[workers].append(clock.tokens / (clock.ended - clock.began))
@@ -195,6 +197,7 @@ def pair(repeats: int = 3) -> dict[str, Any]:
     ratios = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
     one, two, driver = (statistics.median(found) for found in (worked[1], worked[2], drove))
     return {
+        "shard": SHARD,
         "processor_seconds": {"one worker": one, "two workers": two, "driver": driver},
         "ratio_of_idle_cores": 2 * one / (two + driver),
         "tokens_per_second": {str(workers): statistics.median(found) for workers, found in rates.items()},

@@ -68,6 +68,7 @@ def pair(found: dict[str, Any]) -> str:
         cpu = both.get("processor_seconds")
         rows.append(
             [
+                str(both["shard"]),
                 f"{both['load_average']:.1f}",
                 f"{both['tokens_per_second']['1']:,.0f}",
                 f"{both['tokens_per_second']['2']:,.0f}",
@@ -78,12 +79,22 @@ def pair(found: dict[str, Any]) -> str:
                 "" if cpu is None else f"{both['ratio_of_idle_cores']:.2f}",
             ]
         )
-    head = ["load average", "tokens/s, 1", "tokens/s, 2", "ratios", "median", "whole scans", "processor s", "if idle"]
+    head = [
+        "`--shard`",
+        "load average",
+        "tokens/s, 1",
+        "tokens/s, 2",
+        "ratios",
+        "median",
+        "whole scans",
+        "processor s",
+        "if idle",
+    ]
     last = found["pair"][-1]
     return (
         f"Two single-threaded processes against one, in turn, on {last['cores']} cores that others used too (target "
-        f"{last['target']} on idle ones). 'processor s': of the one worker, of both of two, of the driver beside two; 'if "
-        "idle': the ratio that two cores of our own would show, 2 x the first over the sum of the others.\n\n"
+        f"{last['target']} on idle ones). 'processor s': of the one worker, of both of two, of the driver beside two; "
+        "'if idle': the ratio that two cores of our own would show, 2 x the first over the sum of the others.\n\n"
         + table(head, rows)
     )
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from armillary.atlas import Atlas, open_atlas
     from armillary.comparison import compare
     from armillary.errors import ArmillaryError
+    from armillary.merging import merge
     from armillary.models import load
-    from armillary.scanning import scan
+    from armillary.scanning import scan, scan_part
     from armillary.tap import Tap
     from armillary.training.bundled import bundled
     from armillary.verification import verify
@@ -39,7 +40,9 @@ _HOMES = {
     "compare": "armillary.comparison",
     "ArmillaryError": "armillary.errors",
     "load": "armillary.models",
+    "merge": "armillary.merging",
     "scan": "armillary.scanning",
+    "scan_part": "armillary.scanning",
     "Tap": "armillary.tap",
     "bundled": "armillary.training.bundled",
     "verify": "armillary.verification",
@@ -61,10 +64,12 @@ __all__ = [
     "interventions",
     "known_families",
     "load",
+    "merge",
     "open_atlas",
     "rebuilt_logits",
     "register",
     "scan",
+    "scan_part",
     "verify",
     "weigh",
 ]
