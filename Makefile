@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo browser test lint types bench real-models clean
+.PHONY: setup demo browser test test-all lint types bench real-models clean
 
 setup: $(READY)
 
@@ -27,9 +27,14 @@ browser: /usr/bin/chromium
 demo: $(READY)
 	$(BIN)/armillary demo --out out/demo
 
-# Two processes on two cores: more threads would only get in each other's way.
+# Two processes on two cores: more threads would only get in each other's way. A file's tests share what they set up.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(READY) .venv/.real-models browser
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(PYTEST) -m "not slow"
+
+# All tests, also those that take a minute or need two Ray nodes.
+test-all: $(READY) .venv/.real-models browser
+	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

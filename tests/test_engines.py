@@ -200,6 +200,7 @@ class TestLocal:
         with pytest.raises(arm.ArmillaryError, match=r"block 7 cannot be run: RuntimeError: a bad day"):
             arm.scan(model, poisoned(7), out=out, resume=True, **asked)  # in this process it is told alike
 
+    @pytest.mark.slow
     def test_a_block_that_kills_every_worker_is_named(self, pair: Local, tmp_path: Path) -> None:
         model, out = trapped(tmp_path / "model", "os.kill(os.getpid(), signal.SIGKILL)"), tmp_path / "a"
         with pytest.raises(arm.ArmillaryError, match="block 5 cannot be run") as told:
@@ -427,6 +428,7 @@ class TestRay:
         told = capfd.readouterr()
         assert "ray" not in told.out + told.err.replace(str(folder), "")  # what Ray says of it does not reach the user
 
+    @pytest.mark.slow
     def test_two_nodes_on_one_machine(self, folder: Path, whole: Atlas, tmp_path: Path) -> None:
         """Each node has room for one worker, so both work."""
         code = (
@@ -484,6 +486,7 @@ class TestDeviceMaps:
         assert_identical(alone, arm.scan(folder, TOKENS, device="cuda", workers=2, **SETTINGS))
 
 
+@pytest.mark.slow
 def test_the_scan_of_several_corpora_loads_the_model_once(folder: Path, tmp_path: Path) -> None:
     engine: Engine = Inside()
     arm.scan(folder, TOKENS, engine=engine, out=tmp_path / "a", **SETTINGS)

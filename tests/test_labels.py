@@ -314,6 +314,7 @@ def test_random_models_with_a_position_bias_get_no_confident_label(name: str, at
 # real models --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_labels_of_two_halves_of_a_text_agree() -> None:
     folder = shared("models/stories15M")
     from armillary.corpus import read_blocks

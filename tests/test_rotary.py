@@ -155,6 +155,7 @@ class TestRealModels:
         top = heads.sort_values("prev_mass").tail(3)["high_freq_share"]
         assert top.mean() > heads["high_freq_share"].mean() + 0.5 * heads["high_freq_share"].std()
 
+    @pytest.mark.slow
     def test_the_sweep_on_stories(self, tmp_path: Path) -> None:
         """p = 1 is the model's own loss; stopping what the shares call unused costs less than what they call used."""
         folder, page = shared("models/stories15M"), tmp_path / "page.html"

@@ -244,7 +244,7 @@ def stands_out(heads: pd.DataFrame, layers: pd.DataFrame, rotary: RecommendedP |
     elif known(layers, "dct_energy_10") and len(layers) > 1:
         smooth = float(layers["dct_energy_10"].iloc[1:].median())
         lowest = write.percent("smooth", smooth)
-        clauses.append(f"{lowest} of the positional pattern lies in its 10 lowest frequencies, median over layers")
+        clauses.append(f"{lowest} of the positional pattern lies in its ten lowest frequencies, median over layers")
     if not clauses and known(heads, "qk_align_z"):
         z = heads["qk_align_z"].astype(float)
         top = heads[z == z.max()]
