@@ -151,7 +151,9 @@ def attention_without_content(model: torch.nn.Module, tokens: torch.Tensor, atla
     return torch.stack(lost).flatten().numpy()
 
 
-@pytest.mark.parametrize("name", [pytest.param("stories15M", marks=pytest.mark.slow), "llama", "gpt2"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("stories15M", marks=pytest.mark.slow), "llama", pytest.param("gpt2", marks=pytest.mark.slow)]
+)
 def test_shares_foretell_what_is_lost_without_content(
     name: str, atlases: Atlases, record_property: Callable[..., None]
 ) -> None:

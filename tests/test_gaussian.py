@@ -179,6 +179,7 @@ class TestLayers:
                 lens.layer_table(atlas, **wrong)
 
 
+@pytest.mark.slow
 def test_a_real_model_side_by_side(record_property: Callable[..., None], tmp_path: Path, atlases: Atlases) -> None:
     """On stories15M the Gaussian formula explains nearly all differences of the logits' variances between tokens."""
     out = atlases.trained("stories15M").path.parent

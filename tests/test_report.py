@@ -465,7 +465,7 @@ class TestBrowser:
             table.get_by_role("combobox", name="Columns").select_option("all")
             assert table.locator("thead th").count() == llama.heads.dropna(axis=1, how="all").shape[1] - 1
             table.get_by_label("What qk_align_z means").click()
-            assert "standard normal" in view.locator("#meaning").inner_text()
+            view.locator("#meaning", has_text="standard normal").wait_for()
             assert view.locator("#meaning math").count() == 1
             assert complaints.all == []
 
@@ -554,7 +554,7 @@ class TestEveryAtlas:
             words = {"weights": "made from weights alone", "encoder": "only defined for causal ones"}[name]
             assert words in view.locator("main").inner_text()
             view.locator("[data-table=heads] button.head").first.click()
-            assert "Head 0.0" in str(view.locator("#dossier-title").text_content())
+            view.locator("#dossier-title", has_text="Head 0.0").wait_for()
             assert complaints.all == []
 
     def test_names_from_an_atlas_are_text(self, browser: Any, place: Path, llama: Atlas) -> None:
@@ -578,6 +578,7 @@ class TestEveryAtlas:
             assert HOSTILE in str(view.locator("h1").text_content())
             assert HOSTILE in view.locator("#provenance").inner_text()
             view.locator("[data-table=heads] button.head").first.click()
+            view.locator("#dossier-title", has_text="Head").wait_for()
             assert HOSTILE in str(view.locator("#dossier-title").text_content())
             assert view.evaluate("window.hacked") is None
             assert view.locator("main img, header img, dialog img").count() == 0
