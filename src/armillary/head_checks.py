@@ -1,7 +1,7 @@
 """Whether a head's label names what it uses: take that away, or all else, and see what attention and loss do."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from armillary.layout import entry
 from armillary.lenses.constituents import means_of
 from armillary.lenses.labels import IN_REPEATS, IN_TEXT
 from armillary.passes import repeated_blocks
-from armillary.streams.attention import softmax
+from armillary.streams.attention import softmax, wide_products
 from armillary.streams.constituents import LogitParts, Means
 from armillary.streams.patterns import TEXT, Relation, repeats
 from armillary.streams.stream import wide
@@ -91,9 +91,9 @@ class _Checked:
 
     def without(self, view: AttentionView, head: int, removal: str) -> Float[Tensor, "batch query key"] | None:
         """The head's attention when this is taken out of its logits; None where there is no such thing."""
-        one = _only(view, head)
+        one = view.of_head(head)
         seen = one.visible().expand(one.q.shape[0], -1, -1, -1)
-        products = _wide_products(one)
+        products = wide_products(one, slice(None))
         bias = wide(one.bias) if one.bias is not None else torch.zeros((), dtype=torch.float64)
         if removal in ("position", "content"):
             terms = LogitParts(self.anatomy, self.means, view).of_head(head)
@@ -117,29 +117,6 @@ class _Checked:
 
 CONTENT_TERMS = (2, 5, 6, 7, 8)
 """The places of the products with cvec among the nine of LogitParts."""
-
-
-def _only(view: AttentionView, head: int) -> AttentionView:
-    """The view of one head."""
-    key_head = head // (view.heads // view.k.shape[1])
-
-    def own(tensor: Tensor | None) -> Tensor | None:
-        return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, head : head + 1]
-
-    return replace(
-        view,
-        q=view.q[:, head : head + 1],
-        k=view.k[:, key_head : key_head + 1],
-        v=view.v[:, key_head : key_head + 1],
-        mask=own(view.mask),
-        bias=own(view.bias),
-        sinks=None if view.sinks is None else view.sinks[head : head + 1],
-        output=None,
-    )
-
-
-def _wide_products(view: AttentionView) -> Float[Tensor, "batch 1 query key"]:
-    return (wide(view.q) @ wide(view.k).transpose(-1, -2)) * view.scale
 
 
 def fast_channels(anatomy: Anatomy, view: AttentionView) -> Int[Tensor, "channel"] | None:

@@ -1,6 +1,6 @@
 """What one attention layer computed from: q, k, v, scale, mask and bias, with the logits they give, row by row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -54,6 +54,24 @@ class AttentionView:
         if self.valid is not None:
             return self.valid
         return torch.ones(self.q.shape[0], self.queries, dtype=torch.bool, device=self.q.device)
+
+    def of_head(self, head: int) -> "AttentionView":
+        """The view of one head alone, so that nothing of the others is computed."""
+        key_head = head // (self.heads // self.k.shape[1])
+
+        def own(tensor: Tensor | None) -> Tensor | None:
+            return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, head : head + 1]
+
+        return replace(
+            self,
+            q=self.q[:, head : head + 1],
+            k=self.k[:, key_head : key_head + 1],
+            v=self.v[:, key_head : key_head + 1],
+            mask=own(self.mask),
+            bias=own(self.bias),
+            sinks=None if self.sinks is None else self.sinks[head : head + 1],
+            output=None,
+        )
 
     def products(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
         """scale * q.k for these queries, in float32 or better."""

@@ -26,7 +26,7 @@ from armillary.streams.constituents import TERMS, Means
 from armillary.streams.stream import wide
 from armillary.tap import Tap
 from armillary.view import AttentionView, grouped_products, row_centred
-from armillary.viewer.views import capped, mean_entropy, one_head, stacked
+from armillary.viewer.views import capped, mean_entropy, stacked
 from armillary.viewer.worker import Gone
 from armillary.words import Words, token_words, words_of
 
@@ -195,7 +195,7 @@ class LiveModel:
     @torch.no_grad()
     def head(self, run: Run, layer: int, head: int, *, terms: bool = True) -> HeadOnText:
         """What a head did in a run, as the tap saw it; with its terms, as the unchanged weights make them."""
-        view = one_head(run.views[layer], head, self.anatomy.layers[layer].kv_head(head))
+        view = run.views[layer].of_head(head)
         attention, logits, seen = view.attention(), view.logits(), view.visible()
         found = softmax(view, wide(capped(view)), seen.expand(1, 1, -1, -1))
         parts, why = self._terms(run.views[layer], head) if terms else (None, "")
@@ -229,7 +229,7 @@ class LiveModel:
             return None, str(error)
         at, key_at = slice(head, head + 1), slice(here.kv_head(head), here.kv_head(head) + 1)
         products = [grouped_products(q[:, at], k[:, key_at]) * (here.scale or 1.0) for q in qs for k in ks]
-        bias = one_head(view, head, here.kv_head(head)).bias
+        bias = view.of_head(head).bias
         added = torch.zeros_like(products[0]) if bias is None else wide(bias).expand(products[0].shape)
         return dict(zip(TERMS, map(_matrix, [*products, added]), strict=True)), ""
 
@@ -240,7 +240,7 @@ class LiveModel:
         if not isinstance(here.position, Rotary):
             return None
         rotary = here.position.at(run.views[layer].keys)
-        view = one_head(run.views[layer], head, here.kv_head(head))
+        view = run.views[layer].of_head(head)
         q, k = wide(view.q), wide(view.k)
         kept = view.visible().expand(1, 1, -1, -1).clone()
         kept[..., : self.skip] = False

@@ -1,6 +1,4 @@
-"""One head's share of a layer's view, and the entropies of all of its heads."""
-
-from dataclasses import replace
+"""The entropies of all heads of a layer's view, and its logits as the softmax reads them."""
 
 import numpy as np
 import torch
@@ -19,24 +17,6 @@ def stacked(rows: dict[int, Float[np.ndarray, "head"]]) -> Float[np.ndarray, "la
     """Layers in order; NaN where a layer has fewer heads than another."""
     most = max(len(row) for row in rows.values())
     return np.stack([np.pad(rows[i], (0, most - len(rows[i])), constant_values=np.nan) for i in sorted(rows)])
-
-
-def one_head(view: AttentionView, head: int, kv_head: int) -> AttentionView:
-    """The view of one head alone, so that nothing of the others is computed."""
-
-    def own(tensor: Tensor | None) -> Tensor | None:
-        return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, head : head + 1]
-
-    return replace(
-        view,
-        q=view.q[:, head : head + 1],
-        k=view.k[:, kv_head : kv_head + 1],
-        v=view.v[:, kv_head : kv_head + 1],
-        mask=own(view.mask),
-        bias=own(view.bias),
-        sinks=None if view.sinks is None else view.sinks[head : head + 1],
-        output=None,
-    )
 
 
 def mean_entropy(view: AttentionView, skip: int) -> Float[np.ndarray, "head"]:
