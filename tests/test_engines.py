@@ -335,6 +335,19 @@ class TestDriver:
         if not there:
             assert work.most <= max(4, AHEAD * workers)
 
+    def test_the_first_task_may_be_the_last_to_finish(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(time, "monotonic", lambda: 0.0)  # nothing is late: no task is given out twice
+
+        class FirstLast(Dice):
+            def wait(self) -> Report:
+                self._running.sort(key=lambda held: -held[1].shard.index)
+                ticket, task = self._running.pop(0)
+                return Report(Worker(0), ticket, Done({"shard": str(task.shard.index).encode()}))
+
+        work = Numbers(9, set())  # one more than the window of two workers: it opens only by merging the first
+        drive(FirstLast(2, 0, 0.0), work, Progress(), AHEAD)
+        assert len(work.merged) == 9
+
     def test_a_task_that_always_fails_ends_the_work_but_what_runs_is_kept(self) -> None:
         class Always(Dice):
             def wait(self) -> Report:

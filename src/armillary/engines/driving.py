@@ -51,8 +51,8 @@ class _Drive:
 
     def run(self) -> None:
         while True:
+            self._merge()  # first: what is merged makes room for what may be given out
             self._give()
-            self._merge()
             if self.schedule.over:
                 return
             if self.error is not None and not self.schedule.running and not self.probes:
