@@ -9,6 +9,7 @@ import typer
 from armillary import __version__
 from armillary.commands import (
     atlas,
+    experiment,
     intervene,
     labels,
     map,
@@ -67,6 +68,7 @@ for command in (
     scan.demo,
 ):
     app.command(name={"map_attention": "map"}.get(command.__name__))(command)
+app.add_typer(experiment.experiment, name="experiment")
 
 
 def main() -> None:

@@ -1,0 +1,5 @@
+"""song: written next."""
+
+from armillary.experiments.experiment import Experiment
+
+EXPERIMENTS: tuple[Experiment, ...] = ()

@@ -1,0 +1,5 @@
+"""song_training: written next."""
+
+from armillary.experiments.experiment import Experiment
+
+EXPERIMENTS: tuple[Experiment, ...] = ()
