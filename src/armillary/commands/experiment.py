@@ -98,7 +98,7 @@ def page(
         "EXPERIMENTS.md"
     ),
 ) -> None:
-    """Write EXPERIMENTS.md from the results: every claim with its verdict, the figures that matter, what was learned."""
+    """Write EXPERIMENTS.md from the results: every claim with its verdict, figures, what was learned."""
     from armillary.experiments.page import write_experiments
 
     typer.echo(f"{write_experiments(out, to)} results are in {to}")

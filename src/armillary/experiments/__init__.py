@@ -1,1 +1,1 @@
-"""The papers' tables and figures as named, runnable experiments: one file per paper, each table or figure a function."""
+"""The papers' tables and figures as runnable experiments: one file per paper, each table or figure a function."""
