@@ -15,6 +15,7 @@ from armillary.lenses import localization as lens
 from armillary.streams import Stream
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.localization import PLACES, least_entropy
+from armillary.streams.rows import centred_rows
 from armillary.theory.localization import head_spectrum, minimum_entropy, spectrum_regime
 from armillary.view import AttentionView
 from conftest import FAMILY_TOKENS, Atlases
@@ -54,7 +55,8 @@ def test_least_entropy_is_the_theorys_and_a_bound(atlases: Atlases) -> None:
     logits = 3 * torch.randn(2, 3, 5, 8, generator=rng, dtype=torch.float64)
     seen = torch.ones(2, 1, 5, 8, dtype=torch.bool)
     seen[:, :, 0, 3:] = False
-    found = least_entropy(logits, seen)
+    rows = centred_rows(logits, seen.double(), seen.double().sum(-1))
+    found = least_entropy(rows.square, rows.count)
     centred = logits - logits.mean(-1, keepdim=True)
     np.testing.assert_allclose(
         found[:, :, 1:].numpy(), minimum_entropy(centred[:, :, 1:].norm(dim=-1).numpy(), 8), rtol=1e-10

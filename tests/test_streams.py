@@ -15,15 +15,17 @@ from armillary.shards import from_tensors, to_tensors
 from armillary.streams import AttentionStatistics, ChunkNorms, Covariance, LaggedCovariance, PositionMoments, Stream
 from armillary.streams.attention import diagonal_sums
 from armillary.streams.stream import Statistic
+from armillary.streams.tiles import row_blocks
 from armillary.view import AttentionView
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
-def close(ours: Tensor, theirs: np.ndarray) -> None:
-    """Within 1e-10 of the largest value."""
+def close(ours: Tensor, theirs: np.ndarray, dtype: torch.dtype = torch.float64) -> None:
+    """Within 1e-10 of the largest value, or 1e-6 where a few numbers were multiplied in single precision."""
     scale = np.nanmax(np.abs(theirs)) if theirs.size else 0.0
-    np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-10, atol=1e-10 * max(scale, 1e-30))
+    digits = 1e-10 if dtype == torch.float64 else 1e-6
+    np.testing.assert_allclose(ours.numpy(), theirs, rtol=digits, atol=digits * max(scale, 1e-30))
 
 
 def merged(make: Callable[[], Statistic], parts: list[Any], order: np.random.Generator) -> dict[str, Tensor]:
@@ -62,9 +64,9 @@ def test_position_moments(case: tuple[Tensor, list[Tensor], np.random.Generator]
     found = merged(PositionMoments, parts, rng)
     h = data.double().numpy()
     close(found["mean"], h.mean(0))
-    close(found["scatter"], ((h - h.mean(0)) ** 2).sum((0, 2)))
-    close(found["norm"], np.linalg.norm(h, axis=-1).mean(0))
-    close(found["norm_squared"], (h**2).sum(-1).mean(0))
+    close(found["scatter"], ((h - h.mean(0)) ** 2).sum((0, 2)), data.dtype)
+    close(found["norm"], np.linalg.norm(h, axis=-1).mean(0), data.dtype)
+    close(found["norm_squared"], (h**2).sum(-1).mean(0), data.dtype)
 
 
 @given(vectors(), st.integers(0, 2))
@@ -74,7 +76,20 @@ def test_covariance(case: tuple[Tensor, list[Tensor], np.random.Generator], skip
     found = merged(lambda: Covariance(skip), parts, rng)
     x = data.double().numpy()[:, skip:].reshape(-1, data.shape[2])
     close(found["mean"], x.mean(0))
-    close(found["covariance"], np.cov(x, rowvar=False, bias=True).reshape(data.shape[2], data.shape[2]))
+    close(found["covariance"], np.cov(x, rowvar=False, bias=True).reshape(data.shape[2], data.shape[2]), data.dtype)
+
+
+def test_covariance_of_many_tokens_keeps_seven_digits() -> None:
+    """Single precision, with means a hundred times the spread in some channels: as outlier channels have."""
+    torch.manual_seed(0)
+    scale = torch.logspace(-2, 2, 48)
+    data = (torch.randn(6, 300, 48) @ torch.randn(48, 48) * 0.2 + torch.randn(48) * 100) * scale
+    found = Stream(Covariance(1))
+    for part in data.split(2):
+        found.update(0, part)
+    exact = np.cov(data[:, 1:].double().numpy().reshape(-1, 48), rowvar=False, bias=True)
+    size = np.sqrt(np.diag(exact))
+    assert (np.abs(found.finish()["covariance"][0].numpy() - exact) / np.outer(size, size)).max() < 2e-7
 
 
 @given(vectors(), st.integers(0, 1))
@@ -85,7 +100,7 @@ def test_lagged_covariance(case: tuple[Tensor, list[Tensor], np.random.Generator
     x = data.double().numpy()[:, skip:]
     for i, lag in enumerate((1, 2)):
         a, b = x[:, :-lag].reshape(-1, x.shape[2]), x[:, lag:].reshape(-1, x.shape[2])
-        close(found["covariance"][i], (a - a.mean(0)).T @ (b - b.mean(0)) / len(a))
+        close(found["covariance"][i], (a - a.mean(0)).T @ (b - b.mean(0)) / len(a), data.dtype)
         close(found["earlier"][i], a.mean(0))
 
 
@@ -170,14 +185,42 @@ def test_attention_statistics(case: tuple[AttentionView, list[AttentionView], in
     for name, theirs in reference(whole, skip).items():
         if name in ("logit_skewness", "logit_kurtosis") and whole.queries - skip < 3:
             continue  # of two or three numbers: no spread to divide by
-        close(found[name], theirs)
+        if whole.q.dtype == torch.float64:
+            close(found[name], theirs)
+        else:  # single rows, in single precision; what many rows come to: test_single_precision_tiles
+            scale = np.nanmax(np.abs(theirs)) if np.isfinite(theirs).any() else 0.0
+            np.testing.assert_allclose(found[name].numpy(), theirs, rtol=3e-5, atol=1e-5 * max(scale, 1.0))
 
 
-def test_long_rows_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spread", [1.0, 6.0])
+def test_single_precision_tiles_keep_seven_digits(spread: float) -> None:
+    """Against the same statistic in float64, of queries and keys with a mean, as trained heads have."""
     torch.manual_seed(0)
-    view = AttentionView(*(torch.randn(2, 3, 50, 4) for _ in range(3)), 0.5, causal=True)
+    q, k = (spread**0.5 * torch.randn(4, 6, 256, 32) + torch.randn(1, 6, 1, 32) for _ in range(2))
+    views = [AttentionView(q.to(kind), k.to(kind), k.to(kind), 32**-0.5, causal=True) for kind in DTYPES[1::-1]]
+    ours, exact = [AttentionStatistics(1, 256).finish(AttentionStatistics(1, 256).measure(v)) for v in views]
+    size = exact["logit_variance"].sqrt() + exact["logit_mean"].abs()
+    for name, value in exact.items():
+        if value.shape == size.shape and not name.startswith("bias"):
+            scales = {"logit_mean": size, "logit_variance": size**2, "logit_skewness": 1.0, "logit_kurtosis": 1.0}
+            scales["least_entropy"] = value.clamp(min=0.01)  # nats; it falls like exp(-logits)
+            scales |= dict.fromkeys(("self_mass", "prev_mass", "first_mass"), 0.1)
+            assert ((ours[name] - value).abs() <= 1e-7 * scales.get(name, value.abs())).all(), name
+    lags = torch.arange(256) < 200  # longer ones have few pairs
+    by_lag = (ours["logit_mean_by_lag"] - exact["logit_mean_by_lag"])[:, lags[: exact["logit_mean_by_lag"].shape[1]]]
+    assert by_lag.abs().max() <= 2e-7 * size.max()
+    torch.testing.assert_close(ours["channel_share"], exact["channel_share"], rtol=0, atol=1e-7)
+    torch.testing.assert_close(ours["channel_share"].sum(-1), torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {}, {"causal": True, "window": 9}, {"window": 9}])
+def test_long_rows_are_taken_in_tiles(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    view = AttentionView(*(torch.randn(2, 3, 50, 4, dtype=torch.float64) for _ in range(3)), 0.5, **options)
     whole = AttentionStatistics(1, 50).finish(AttentionStatistics(1, 50).measure(view))
-    monkeypatch.setattr("armillary.streams.attention.BLOCK", 2 * 3 * 50 * 7)
+    monkeypatch.setattr("armillary.streams.tiles.ROWS", 7)
+    monkeypatch.setattr("armillary.streams.tiles.TILE", 2 * 50 * 7)
+    assert len(list(row_blocks(view, 1))) == 7
     blocks = AttentionStatistics(1, 50).finish(AttentionStatistics(1, 50).measure(view))
     for name, value in whole.items():
         torch.testing.assert_close(blocks[name], value, rtol=1e-10, atol=1e-12, equal_nan=True)

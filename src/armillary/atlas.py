@@ -1,28 +1,16 @@
-"""The result of a scan: labelled arrays on disk that xarray opens by itself, tables, provenance, comparison."""
+"""The result of a scan: labelled arrays on disk that xarray opens by itself, tables, provenance."""
 
-import datetime
 import json
-import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from jaxtyping import Num
 
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from torch import Tensor
-
-    from armillary.anatomy.description import Anatomy
-    from armillary.corpus import Blocks
-    from armillary.shards import ScanFolder, Shard
-    from armillary.streams import Stream
 
 FORMAT = "armillary-atlas"
 FORMAT_VERSION = 1
@@ -33,7 +21,7 @@ class Atlas:
     """A scan's arrays, by group (residual, input, attention, rotary, corpus), and the tables made from them."""
 
     path: Path
-    _groups: "dict[str, xr.Dataset]" = field(default_factory=dict, init=False, repr=False, compare=False)
+    _groups: "dict[str, xr.Dataset]" = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def tree(self) -> "xr.DataTree":
@@ -158,161 +146,3 @@ def open_atlas(path: str | Path) -> Atlas:
             f"{store} has format version {version}; this Armillary reads up to {FORMAT_VERSION}: update Armillary"
         )
     return atlas
-
-
-# writing ----------------------------------------------------------------------------------------------------------
-
-
-def write_atlas(
-    place: "ScanFolder",
-    shards: "list[Shard]",
-    streams: "dict[str, Stream]",
-    anatomy: "Anatomy",
-    blocks: "Blocks",
-    description: dict[str, Any],
-    versions: dict[str, str],
-) -> None:
-    """Write the finished streams, the series and the tables; the store appears under its name when it is whole."""
-    import zarr
-
-    from armillary.lenses.tables import write_tables
-
-    part = place.work / "atlas.zarr"
-    shutil.rmtree(part, ignore_errors=True)
-    skipped = [int(block) for series in place.series(shards) for block in series["skipped"]]
-    kept = np.setdiff1d(np.arange(len(blocks.tokens)), skipped)
-    attributes = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        **description,
-        "anatomy": anatomy.as_dict(),
-        "versions": versions,
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "skipped_blocks": skipped,
-        "notes": list(blocks.notes),
-    }
-    zarr.create_group(part, attributes=attributes)
-    for group, arrays in _grouped(streams, len(anatomy.layers)).items():
-        write_group(part, group, arrays)
-    if "constituents.share" in streams:
-        write_group(part, "geometry", _geometry(streams, anatomy))
-    if not anatomy.missing:
-        try:
-            write_group(part, "spectral", _spectral(anatomy))
-        except ArmillaryError as error:  # weights that are wrapped or quantised: the rest of the scan is good
-            zarr.open_group(part, mode="a").attrs["notes"] = [*attributes["notes"], f"no spectra: {error}"]
-    corpus = {
-        "tokens": (("sequence", "position"), blocks.tokens[kept]),
-        "document": (("sequence",), blocks.document[kept]),
-    }
-    write_group(part, "corpus", corpus, {"documents": list(blocks.documents), "by_document": blocks.by_document})
-    _write_series(part, place.series(shards), len(kept))
-    _write_samples(part, place.series(shards), description["settings"])
-    write_tables(Atlas(part))
-    part.replace(place.atlas)
-
-
-Arrays = dict[str, tuple[tuple[str, ...], Num[np.ndarray, "..."]]]
-
-
-def _spectral(anatomy: "Anatomy") -> Arrays:
-    """The spectra of the heads' weights (lenses/spectral.py), while the weights are at hand."""
-    from armillary.weighing import of_anatomy
-
-    return of_anatomy(anatomy)
-
-
-def _grouped(streams: "dict[str, Stream]", layers: int) -> dict[str, Arrays]:
-    """The streams' results by group, each as (dims, array), named kind_result (attention keeps its plain names)."""
-    groups: dict[str, Arrays] = {}
-    for name, stream in streams.items():
-        group, _, kind = name.partition(".")
-        prefix = "" if kind in ("head", "chunk", "share", "tokens", "output") else f"{kind}_"
-        for result, tensor in stream.finish(layers + 1 if group == "residual" else layers).items():
-            dims = ("layer", *stream.statistic.dims[result])
-            label = result if result.startswith(kind) else f"{prefix}{result}"
-            groups.setdefault(group, {})[label] = (dims, tensor.cpu().numpy())
-        if hasattr(stream.statistic, "lags"):
-            groups[group]["lag"] = (("lag",), np.array(stream.statistic.lags))
-        if kind == "chunk" and hasattr(stream.statistic, "plain") and hasattr(stream.statistic, "rotary"):
-            count = next(len(rotary.frequencies) for rotary in stream.statistic.rotary if rotary is not None)
-            turns = [[np.nan] * count if r is None else r.frequencies for r in stream.statistic.plain]
-            groups[group]["radians_per_token"] = (("layer", "frequency"), np.array(turns))
-    return groups
-
-
-def _geometry(streams: "dict[str, Stream]", anatomy: "Anatomy") -> Arrays:
-    """What the heads' weights do to the positional basis (lenses/geometry.py), while the weights are at hand."""
-    from armillary.lenses.geometry import FREQUENCIES, head_geometry
-
-    statistic: Any = streams["constituents.share"].statistic
-    found = head_geometry(anatomy, statistic.means, statistic.skip)
-    return {
-        "argmax_ratio": (("layer", "head"), found.argmax_ratio),
-        "pwp_energy": (("layer", "head", "frequencies"), found.pwp_energy),
-        "pp_energy": (("layer", "frequencies"), found.pp_energy),
-        "frequencies": (("frequencies",), np.array(FREQUENCIES)),
-    }
-
-
-def write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:
-    """Add a group of labelled arrays to a store; a dimension without labels of its own gets 0, 1, 2, ..."""
-    import zarr
-
-    root = zarr.open_group(store, mode="a")
-    made = root.create_group(group, attributes=attributes or {})
-    sizes = {dim: n for dims, values in arrays.values() for dim, n in zip(dims, values.shape, strict=True)}
-    labels: Arrays = {dim: ((dim,), np.arange(n)) for dim, n in sizes.items() if dim not in arrays}
-    for name, (dims, values) in {**labels, **arrays}.items():
-        chunks = tuple(
-            1 if dim == "layer" and values.ndim > 2 else max(1, n) for dim, n in zip(dims, values.shape, strict=True)
-        )
-        array = made.create_array(
-            name,
-            shape=values.shape,
-            dtype=values.dtype,
-            chunks=chunks,
-            dimension_names=list(dims),
-            fill_value=np.nan if np.issubdtype(values.dtype, np.floating) else 0,
-        )
-        array[...] = values
-
-
-def _write_samples(store: Path, series: "Iterable[dict[str, Tensor]]", settings: dict[str, Any]) -> None:
-    """Some vectors of the residual stream, to be looked at: (layer, sequence, position, width)."""
-    from armillary.collector import Wanted
-
-    parts = [rows["sample"].numpy() for rows in series if "sample" in rows]
-    if parts:
-        wanted = Wanted(tuple(settings["streams"]), settings["skip"], settings["length"])
-        arrays: Arrays = {
-            "vector": (("layer", "sequence", "position", "width"), np.concatenate(parts).swapaxes(0, 1)),
-            "position": (("position",), np.array(wanted.sampled_positions)),
-        }
-        write_group(store, "sample", arrays)
-
-
-def _write_series(store: Path, series: "Iterable[dict[str, Tensor]]", sequences: int) -> None:
-    """The mean vector of every sequence, written shard by shard: (layer, sequence, width)."""
-    import zarr
-
-    root = zarr.open_group(store, mode="a")
-    start = 0
-    for rows in series:
-        count = 0
-        for group, tensor in rows.items():
-            if group in ("skipped", "sample"):
-                continue
-            values = tensor.numpy().swapaxes(0, 1)
-            name = f"{group}/sequence_mean"
-            if name not in root:
-                root.create_array(
-                    name,
-                    shape=(values.shape[0], sequences, values.shape[2]),
-                    dtype=values.dtype,
-                    chunks=(1, max(1, values.shape[1]), values.shape[2]),
-                    dimension_names=["layer", "sequence", "width"],
-                )
-            count = values.shape[1]
-            root[name][:, start : start + count] = values  # type: ignore[index]
-        start += count

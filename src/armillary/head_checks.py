@@ -20,7 +20,7 @@ from armillary.layout import entry
 from armillary.lenses.constituents import means_of
 from armillary.lenses.labels import IN_REPEATS, IN_TEXT
 from armillary.passes import repeated_blocks
-from armillary.streams.attention import softmax, wide_products
+from armillary.softmax import softmax, wide_products
 from armillary.streams.constituents import LogitParts, Means
 from armillary.streams.patterns import TEXT, Relation, repeats
 from armillary.streams.stream import wide

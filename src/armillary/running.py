@@ -13,7 +13,7 @@ from safetensors.torch import load as parse
 from safetensors.torch import save as pack
 
 from armillary.anatomy.description import Anatomy
-from armillary.atlas import write_atlas
+from armillary.atlas_writing import write_atlas
 from armillary.collector import new_streams
 from armillary.corpus import Blocks
 from armillary.engines.driving import drive

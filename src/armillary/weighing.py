@@ -19,7 +19,8 @@ from armillary.anatomy.checkpoint import expanded
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.source import describe
-from armillary.atlas import FORMAT, FORMAT_VERSION, Arrays, Atlas, open_atlas, write_group
+from armillary.atlas import FORMAT, FORMAT_VERSION, Atlas, open_atlas
+from armillary.atlas_writing import Arrays, write_group
 from armillary.engines import opened
 from armillary.engines.driving import drive
 from armillary.engines.engine import Done, Engine, Event, Task

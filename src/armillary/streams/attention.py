@@ -1,20 +1,26 @@
-"""What every head's attention looks like, in one pass over its logits, a block of rows at a time."""
-
-from dataclasses import dataclass
+"""What every head's attention looks like, in one pass over its logits, a tile at a time."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from armillary.streams.localization import least_entropy, propagation_counts
+from armillary.streams.localization import Propagation, least_entropy
+from armillary.streams.power_sums import MOMENT_STATE, MOMENTS, combine_moments, finish_moments
+from armillary.streams.rows import (
+    HIDDEN,
+    CentredRows,
+    centred_rows,
+    channel_sums,
+    logit_moments,
+    row_statistics,
+    square_with,
+)
 from armillary.streams.stream import State, wide
-from armillary.view import AttentionView, grouped_products, row_centred, soft_capped
+from armillary.streams.tiles import Rows, Tile, of_heads, row_blocks, tiles
+from armillary.view import AttentionView, soft_capped
 
 CELLS = 128
 """The mean logit matrix is kept on a grid of at most this many cells a side (exact up to as many positions)."""
-
-BLOCK = 8_000_000
-"""Rows are taken so that a block of logits has about this many numbers."""
 
 
 class AttentionStatistics:
@@ -24,7 +30,7 @@ class AttentionStatistics:
     `skip` take no part, as queries or as keys), before the soft-cap. Entropy counts a sink as one more outcome. rho:
     how often each of PLACES parts of the keys passes a signal (streams/localization.py), rho_keys keys on average.
     channel_share, bias_share: shares of the logits, as in MEASURES 'Constituents', of each channel of q and k; they
-    add to 1.
+    add to 1. Sums along a row of logits are float32 (float64 if the model is), sums of rows float64.
     """
 
     def __init__(self, skip: int, length: int) -> None:
@@ -53,45 +59,11 @@ class AttentionStatistics:
         }
 
     def measure(self, batch: AttentionView) -> State:
-        rows = max(1, BLOCK // (batch.q.shape[0] * batch.heads * batch.keys))
-        starts = range(self.skip, batch.queries, rows)
-        blocks = [self._measure_rows(batch, slice(start, min(start + rows, batch.queries))) for start in starts]
-        state = blocks[0]
-        for block in blocks[1:]:
-            state = self.combine(state, block)
-        return state
-
-    def _measure_rows(self, view: AttentionView, rows: slice) -> State:
-        products = wide_products(view, rows)
-        bias = 0.0 if view.bias is None else wide(view.bias if view.bias.shape[-2] == 1 else view.bias[..., rows, :])
-        seen = view.visible(rows).expand(products.shape[0], -1, -1, -1)
-        query = torch.arange(view.queries, device=products.device)[rows]
-        state = row_statistics(view, soft_capped(products, view.softcap) + bias, seen, query)
-        logits = products + bias
-        kept = seen.clone()
-        kept[..., : self.skip] = False
-        state.update(logit_moments(logits, kept))
-        state.update(self._by_place(logits, kept, query))
-        state.update(propagation_counts(logits, kept, query, self.length))
-        state.update(channel_sums(view, logits, bias, kept, rows))
-        return state
-
-    def _by_place(
-        self, logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor, "batch #head row key"], query: Tensor
-    ) -> State:
-        """Sums of the logits by lag i - j and by cell of the matrix; the number of pairs is the same for all heads."""
-        masked = logits * kept
-        once, twice = masked.sum(0), (masked * logits).sum(0)
-        count = kept[:, 0].sum(0, dtype=torch.float64)[None]
-        first, keys = int(query[0]), logits.shape[-1]
-        before = first + self.length - keys  # where lag -(keys - 1) of the first row stands among all lags
-        after = 2 * self.length - 1 - before - (keys + len(query) - 1)
-        lags = {
-            name: torch.nn.functional.pad(diagonal_sums(sums), (before, after))
-            for name, sums in (("lag_sum", once), ("lag_square", twice), ("lag_count", count))
-        }
-        cells = {name: to_cells(x, query, self.length) for name, x in (("cell_sum", once), ("cell_count", count))}
-        return {**lags, **cells}
+        total: State = {}
+        for block in row_blocks(batch, self.skip):
+            found = _Block(batch, block, self.skip, self.length).state()
+            total = self.combine(total, found) if total else found
+        return total
 
     def combine(self, a: State, b: State) -> State:
         added = {name: a[name] + b[name] for name in a if name not in MOMENT_STATE}
@@ -119,160 +91,85 @@ class AttentionStatistics:
 
 
 MASSES = ("entropy", "least_entropy", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
-MOMENTS = ("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis")
-MOMENT_STATE = ("logit_pairs", "logit_mean", "logit_m2", "logit_m3", "logit_m4")
 
 
-@dataclass(frozen=True)
-class _Softmax:
-    """Attention probabilities of a block of rows, with their log normaliser."""
+class _Block:
+    """A block of rows: what all heads share, and the sums of each."""
 
-    attention: Float[Tensor, "batch head row key"]
-    sink: Float[Tensor, "batch head row"]
-    entropy: Float[Tensor, "batch head row"]
+    def __init__(self, view: AttentionView, block: Rows, skip: int, length: int) -> None:
+        self.view, self.block, self.skip, self.length = view, block, skip, length
+        kept = block.seen.clone()
+        self.skipped = max(0, min(skip, block.keys.stop) - block.keys.start)
+        kept[..., : self.skipped] = False
+        dtype = torch.promote_types(view.q.dtype, torch.float32)
+        self.hidden = torch.zeros(block.seen.shape, dtype=dtype, device=kept.device).masked_fill_(~block.seen, HIDDEN)
+        self.kept = kept.to(dtype)
+        self.visible, self.count = wide(block.seen.sum(-1)), wide(kept.sum(-1))
+        self.propagation = Propagation(kept, block.query, length)
 
+    def state(self) -> State:
+        parts = [self._tile(tile) for tile in tiles(self.view, self.block)]
+        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        batch = self.view.q.shape[0]
+        pairs = wide(self.kept[:, :1].expand(batch, -1, -1, -1).sum(0))  # alike in all heads
+        rows = torch.tensor(float(batch * len(self.block.query)), dtype=torch.float64, device=pairs.device)
+        return {**found, "rows": rows, "lag_count": self._by_lag(pairs), "cell_count": self._cells(pairs)}
 
-def wide_products(view: AttentionView, rows: slice) -> Float[Tensor, "batch head row key"]:
-    """scale * q.k of these rows, computed in float64."""
-    return grouped_products(wide(view.q[:, :, rows]), wide(view.k)) * view.scale
+    def _tile(self, tile: Tile) -> State:
+        heads = tile.heads
+        hidden, kept, visible, count, seen = (
+            of_heads(part, heads) for part in (self.hidden, self.kept, self.visible, self.count, self.block.seen)
+        )
+        logits = tile.products if tile.bias is None else tile.products + tile.bias
+        shown = logits
+        if self.view.softcap is not None:
+            shown = soft_capped(tile.products, self.view.softcap) + (0.0 if tile.bias is None else tile.bias)
+        sinks = None if self.view.sinks is None else self.view.sinks[heads]
+        state = row_statistics(shown, hidden, visible, self.block, sinks)
+        rows = centred_rows(logits, kept, count)
+        if self.view.softcap is not None:
+            square = centred_rows(shown, seen.to(shown.dtype), visible).square
+        else:
+            square = square_with(rows, logits[..., : self.skipped], seen[..., : self.skipped])
+        state["least_entropy"] = least_entropy(square, visible).sum((0, 2))
+        return state | self._logits(tile, rows)
 
+    def _logits(self, tile: Tile, rows: CentredRows) -> State:
+        state = logit_moments(rows) | channel_sums(tile, rows)
+        state |= self.propagation.hits(rows.off, tile.heads)
+        once, twice = rows.masked.sum(0), rows.squares.copy_(rows.masked).square_().sum(0)
+        return state | {
+            "lag_sum": self._by_lag(once),
+            "lag_square": self._by_lag(twice),
+            "cell_sum": self._cells(once),
+        }
 
-def softmax(
-    view: AttentionView, logits: Float[Tensor, "batch head row key"], seen: Bool[Tensor, "batch #head row key"]
-) -> _Softmax:
-    """Probabilities and entropy of capped logits; entropy is the log normaliser minus the mean logit."""
-    shown = logits.masked_fill(~seen, -torch.inf)
-    log_sum = shown.logsumexp(-1)
-    sink_logit = None if view.sinks is None else wide(view.sinks)[None, :, None].expand_as(log_sum)
-    if sink_logit is not None:
-        log_sum = torch.logaddexp(log_sum, sink_logit)
-    attention = (shown - log_sum[..., None]).exp()
-    mean_logit = (attention * logits.masked_fill(~seen, 0.0)).sum(-1)
-    sink = torch.zeros_like(log_sum)
-    if sink_logit is not None:
-        sink = (sink_logit - log_sum).exp()
-        mean_logit = mean_logit + sink * sink_logit
-    return _Softmax(attention, sink, (log_sum - mean_logit).clamp(min=0))
+    def _by_lag(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head lag"]:
+        """Sums by lag i - j, for all lags of the text, -(length - 1) .. length - 1."""
+        first, keys = int(self.block.query[0]) - self.block.keys.start, sums.shape[-1]
+        before = first - (keys - 1) + self.length - 1  # where the lag of the first row's last key stands among all
+        after = 2 * self.length - 1 - before - (keys + sums.shape[1] - 1)
+        return torch.nn.functional.pad(diagonal_sums(sums), (before, after))
 
-
-def row_statistics(
-    view: AttentionView,
-    logits: Float[Tensor, "batch head row key"],
-    seen: Bool[Tensor, "batch #head row key"],
-    query: Tensor,
-) -> State:
-    """Sums over sequences and rows of what the attention probabilities say."""
-    found = softmax(view, logits, seen)
-    a, keys = found.attention, torch.arange(logits.shape[-1], device=logits.device)
-    visible = seen.sum(-1).double()
-    several = visible > 1
-    at = query[None, None, :, None].expand(*a.shape[:3], 1)
-    previous = a.gather(-1, (at - 1).clamp(min=0))[..., 0] * (query > 0)
-    distance = (query[:, None] - keys[None, :]).abs().double()
-    share = torch.where(several, found.entropy / visible.clamp(min=2).log(), 0.0)
-    count = float(a.shape[0] * a.shape[2])
-    return {
-        "rows": torch.tensor(count, dtype=torch.float64, device=a.device),
-        "entropy": found.entropy.sum((0, 2)),
-        "least_entropy": least_entropy(logits, seen).sum((0, 2)),
-        "entropy_norm": share.sum((0, 2)),
-        "entropy_rows": several.expand(*a.shape[:3]).sum((0, 2)).double(),
-        "self_mass": a.gather(-1, at)[..., 0].sum((0, 2)),
-        "prev_mass": previous.sum((0, 2)),
-        "first_mass": a[..., 0].sum((0, 2)),
-        "sink_mass": found.sink.sum((0, 2)),
-        "mean_distance": (a * distance).sum((0, 2, 3)),
-    }
-
-
-def channel_sums(
-    view: AttentionView,
-    logits: Float[Tensor, "batch head row key"],
-    bias: Tensor | float,
-    kept: Bool[Tensor, "batch #head row key"],
-    rows: slice,
-) -> State:
-    """What every channel of q and k, and the bias, add to the sum of squares of the row-centred logits b.
-
-    The part of channel c is sum_ij b_ij scale q_ic k_jc; since b is centred it need not be. All parts sum to sum b^2.
-    """
-    centred = row_centred(logits, kept)
-    k = wide(view.k)
-    grouped = centred.reshape(centred.shape[0], k.shape[1], -1, centred.shape[-1])
-    read = (grouped @ k).reshape(*centred.shape[:3], k.shape[-1])
-    biased = torch.zeros(view.heads, dtype=torch.float64, device=k.device)
-    return {
-        "channel_sum": view.scale * (wide(view.q[:, :, rows]) * read).sum((0, 2)),
-        "bias_sum": biased if isinstance(bias, float) else (centred * bias).sum((0, 2, 3)),
-        "logit_square": centred.square().sum((0, 2, 3)),
-    }
+    def _cells(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head cell cell_"]:
+        keys = torch.arange(self.block.keys.start, self.block.keys.stop, device=sums.device)
+        return to_cells(wide(sums), self.block.query, keys, self.length)
 
 
-def logit_moments(logits: Float[Tensor, "batch head row key"], kept: Bool[Tensor, "batch #head row key"]) -> State:
-    """Number, mean and central power sums of the logits of kept pairs, per head."""
-    pairs = kept.expand(-1, logits.shape[1], -1, -1).sum((0, 2, 3)).double()
-    mean = (logits * kept).sum((0, 2, 3)) / pairs.clamp(min=1)
-    centred = (logits - mean[:, None, None]) * kept
-    square = centred.square()
-    return {
-        "logit_pairs": pairs,
-        "logit_mean": mean,
-        "logit_m2": square.sum((0, 2, 3)),
-        "logit_m3": (square * centred).sum((0, 2, 3)),
-        "logit_m4": square.square().sum((0, 2, 3)),
-    }
-
-
-def central_moments(values: Float[Tensor, "head n"]) -> State:
-    """The same of plain lists of values, one for each head."""
-    return logit_moments(values[None, :, None], torch.ones_like(values[None, :, None], dtype=torch.bool))
-
-
-def finish_moments(state: State) -> dict[str, Tensor]:
-    """Mean, variance, skewness and excess kurtosis from the power sums."""
-    pairs = state["logit_pairs"]
-    variance = state["logit_m2"] / pairs
-    return {
-        "logit_mean": state["logit_mean"],
-        "logit_variance": variance,
-        "logit_skewness": state["logit_m3"] / pairs / variance**1.5,
-        "logit_kurtosis": state["logit_m4"] / pairs / variance**2 - 3,
-    }
-
-
-def combine_moments(a: State, b: State) -> State:
-    """Central power sums of two sets together, from those of each."""
-    n, m = a["logit_pairs"], b["logit_pairs"]
-    total = (n + m).clamp(min=1)
-    shift = b["logit_mean"] - a["logit_mean"]
-    a2, b2, a3, b3 = a["logit_m2"], b["logit_m2"], a["logit_m3"], b["logit_m3"]
-    return {
-        "logit_pairs": n + m,
-        "logit_mean": a["logit_mean"] + shift * m / total,
-        "logit_m2": a2 + b2 + shift**2 * n * m / total,
-        "logit_m3": a3 + b3 + shift**3 * n * m * (n - m) / total**2 + 3 * shift * (n * b2 - m * a2) / total,
-        "logit_m4": a["logit_m4"]
-        + b["logit_m4"]
-        + shift**4 * n * m * (n**2 - n * m + m**2) / total**3
-        + 6 * shift**2 * (n**2 * b2 + m**2 * a2) / total**2
-        + 4 * shift * (n * b3 - m * a3) / total,
-    }
-
-
-def to_cells(sums: Float[Tensor, "head row key"], query: Tensor, length: int) -> Float[Tensor, "head cell cell_"]:
+def to_cells(
+    sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
+) -> Float[Tensor, "head cell cell_"]:
     """Sums over the cells of a grid of at most CELLS a side over all length x length pairs."""
     cells = min(length, CELLS)
     rows = torch.zeros(len(sums), cells, sums.shape[-1], dtype=torch.float64, device=sums.device)
     rows.index_add_(1, query * cells // length, sums)
-    if cells == length:
-        return rows
-    keys = torch.arange(sums.shape[-1], device=sums.device)
     grid = torch.zeros(len(sums), cells, cells, dtype=torch.float64, device=sums.device)
     return grid.index_add_(2, keys * cells // length, rows)
 
 
 def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:
-    """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, without a loop."""
+    """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, in float64, without a loop."""
     rows, keys = matrix.shape[1:]
     padded = torch.nn.functional.pad(matrix.flip(-1), (0, rows))
-    return padded.flatten(1)[:, : rows * (keys + rows - 1)].reshape(-1, rows, keys + rows - 1).sum(1)
+    skewed = padded.flatten(1)[:, : rows * (keys + rows - 1)].reshape(-1, rows, keys + rows - 1)
+    return skewed.sum(1, dtype=torch.float64)

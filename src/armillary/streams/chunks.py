@@ -3,16 +3,13 @@
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from armillary.anatomy.description import Rotary
 from armillary.anatomy.rebuild import rotate
 from armillary.streams.stream import State, wide
 from armillary.view import AttentionView
-
-ROWS = 512
-"""Queries are taken so many at a time where a row of visible keys is needed for each."""
 
 
 class ChunkNorms:
@@ -64,21 +61,42 @@ class ChunkNorms:
         return state
 
     def _by_row(self, view: AttentionView, rotary: Rotary, plain: Rotary, q: Tensor, k: Tensor) -> State:
-        """Products with the first and the other visible keys, and what standing still would change."""
+        """Products with the first and the other visible keys, and what standing still would change.
+
+        Per frequency, from means and second moments of the keys that each row sees, so that no pair is visited.
+        """
         places = torch.arange(view.queries, device=q.device)
         still_q, still_k = (pairs(rotary, rotate(plain, part, -places)) for part in (q, k))
         turned_q, turned_k = pairs(rotary, q), pairs(rotary, k)
         query = torch.cat([turned_q, still_q], -1)  # (batch, head, token, frequency, 4): their product with
         key = torch.cat([turned_k, -still_k], -1)  # this is the change of the logit, up to its sign
         first = view.scale * (turned_q[:, :, self.skip :] * _grouped(turned_k[:, :, :1], turned_q)).sum(-1)
-        state: State = {"first_product": first.sum((0, 2))}
-        for start in range(self.skip, view.queries, ROWS):
-            rows = slice(start, min(start + ROWS, view.queries))
-            seen = view.visible(rows).clone()
-            seen[..., : self.skip] = False
-            found = _row_sums(seen, query[:, :, rows], key, view.scale)
-            state = {**state, **{name: state[name] + found[name] if name in state else found[name] for name in found}}
-        return state
+        group = query.shape[1] // key.shape[1]
+        found = []
+        for head in range(key.shape[1]):
+            own = query[:, head * group : (head + 1) * group, self.skip :]
+            number, mean, second = self._seen_keys(view, head * group, key[:, head])
+            found.append(_row_sums(own, number, mean, second, view.scale))
+        state = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        return {"first_product": first.sum((0, 2)), **state}
+
+    def _seen_keys(
+        self, view: AttentionView, head: int, key: Float[Tensor, "batch key frequency 4"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the kept keys that each kept row of a head sees: how many, their sum, and the sum of their products."""
+        outer = (key[..., :, None] * key[..., None, :]).flatten(2)
+        if view.mask is None:
+            begin, end = seen_range(view, self.skip)
+            number = (end - begin).double()[None, :, None]
+            sums = [_between(values, begin, end) for values in (key.flatten(2), outer)]
+        else:
+            seen = view.visible(slice(self.skip, None))
+            shown = seen[:, min(head, seen.shape[1] - 1)].double()
+            shown[..., : self.skip] = 0.0
+            number = shown.sum(-1)[..., None]
+            sums = [shown @ values for values in (key.flatten(2), outer)]
+        count = key.shape[2]
+        return number, sums[0].unflatten(-1, (count, 4)), sums[1].unflatten(-1, (count, 4, 4))
 
     def combine(self, a: State, b: State) -> State:
         return {name: a[name] + b[name] for name in a}
@@ -111,30 +129,42 @@ def _alignment(
 
 
 def _row_sums(
-    seen: Bool[Tensor, "#batch #head row key"],
-    query: Float[Tensor, "batch head row frequency 4"],
-    key: Float[Tensor, "batch kv_head key frequency 4"],
+    query: Float[Tensor, "batch group row frequency 4"],
+    number: Float[Tensor, "#batch row 1"],
+    mean: Float[Tensor, "batch row frequency 4"],
+    second: Float[Tensor, "batch row frequency 4 4"],
     scale: float,
 ) -> State:
-    """Per frequency, from means and second moments of the keys that each row sees, so that no pair is visited."""
-    batch, heads, rows, count, _ = query.shape
-    groups = key.shape[1]
-    shown = seen.double().expand(batch, heads if seen.shape[1] > 1 else 1, rows, -1)
-    per_group = shown if shown.shape[1] == 1 else shown[:, :: heads // groups]  # masks do not split a group
-    number = shown.sum(-1)[..., None].clamp(min=1)  # (batch, head or 1, row, 1)
-    mean = (per_group @ key.flatten(3)).unflatten(-1, (count, 4))
-    outer = (key[..., :, None] * key[..., None, :]).flatten(3)
-    second = (per_group @ outer).unflatten(-1, (count, 4, 4))
-    wide_mean, wide_second = _grouped(mean, query), _grouped(second, query)
-    along = (query * wide_mean).sum(-1)  # sum over visible keys of the change
-    square = torch.einsum("bhrfi,bhrfij,bhrfj->bhrf", query, wide_second, query)
-    turned = (query[..., :2] * wide_mean[..., :2]).sum(-1)
-    visible = (shown.sum(-1) > 0).double()
+    """Sums over rows for the heads of one key head, from the sums over the keys that each row sees."""
+    along = (query * mean[:, None]).sum(-1)  # sum over visible keys of the change
+    square = ((query[..., :, None] * second[:, None]).sum(-2) * query).sum(-1)
+    turned = (query[..., :2] * mean[:, None, ..., :2]).sum(-1)
+    several = number[:, None].clamp(min=1)
+    rows = (number > 0).double()[:, None].expand(*query.shape[:3], 1).sum((0, 2))
     return {
-        "other_product": scale * (turned / number).sum((0, 2)),
-        "other_rows": (visible.expand(batch, heads, rows).sum((0, 2)))[:, None],
-        "change": scale**2 * (square - along.square() / number).clamp(min=0).sum((0, 2)),
+        "other_product": scale * (turned / several).sum((0, 2)),
+        "other_rows": rows,
+        "change": scale**2 * (square - along.square() / several).clamp(min=0).sum((0, 2)),
     }
+
+
+def seen_range(view: AttentionView, skip: int) -> tuple[Int[Tensor, "row"], Int[Tensor, "row"]]:
+    """Where the kept keys that each kept row sees begin and end, if no mask tensor says otherwise."""
+    at = torch.arange(skip, view.queries, device=view.q.device) + view.keys - view.queries
+    begin, end = torch.full_like(at, skip), torch.full_like(at, view.keys)
+    if view.window is not None:
+        begin, end = (at - view.window + 1).clamp(min=skip), (at + view.window).clamp(max=view.keys)
+    if view.causal:
+        end = torch.minimum(end, at + 1)
+    return begin, torch.maximum(begin, end)
+
+
+def _between(
+    values: Float[Tensor, "batch key n"], begin: Int[Tensor, "row"], end: Int[Tensor, "row"]
+) -> Float[Tensor, "batch row n"]:
+    """The sum of the values from begin to end, for each row."""
+    running = torch.nn.functional.pad(values.cumsum(1), (0, 0, 1, 0))
+    return running[:, end] - running[:, begin]
 
 
 def _length(vectors: Float[Tensor, "*dims e"]) -> Float[Tensor, "*dims"]:

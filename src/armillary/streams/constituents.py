@@ -68,6 +68,7 @@ class ConstituentShares:
         terms = [row_centred(term, kept) for term in every]
         whole = torch.stack(terms).sum(0)
         query = torch.arange(view.queries, device=whole.device)[rows]
+        keys = torch.arange(view.queries - self.skip, device=whole.device)
         once = torch.stack(every).sum(0).sum(0)[..., self.skip :]
         counted = torch.full_like(once[:1], float(view.q.shape[0]))
         seen = row_centred(wide(view.logits(rows)), kept)
@@ -75,8 +76,8 @@ class ConstituentShares:
             "products": torch.stack([(term * whole).sum((0, 2, 3)) for term in terms]),
             "square": whole.square().sum((0, 2, 3)),
             "difference": (seen - whole).square().sum((0, 2, 3)),
-            "cell_sum": to_cells(once, query - self.skip, view.queries - self.skip),
-            "cell_count": to_cells(counted, query - self.skip, view.queries - self.skip),
+            "cell_sum": to_cells(once, query - self.skip, keys, view.queries - self.skip),
+            "cell_count": to_cells(counted, query - self.skip, keys, view.queries - self.skip),
         }
 
     def combine(self, a: State, b: State) -> State:

@@ -1,14 +1,14 @@
 """Means and second moments of vectors: by position, over everything, and between tokens some distance apart.
 
 Two-pass inside a batch, then combined by the formulas for merging means and scatters, so that a large mean does not
-swallow a small variance.
+swallow a small variance. Vectors are float32 (float64 if the model is) and taken a few at a time; sums are float64.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from armillary.streams.stream import State, wide
+from armillary.streams.stream import State, single, wide
 
 
 class PositionMoments:
@@ -27,13 +27,19 @@ class PositionMoments:
         }
 
     def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
-        h = wide(batch)
-        mean = h.mean(0)
-        squares = h.square().sum(-1)
+        parts = [self._positions(single(part)) for part in batch.split(positions_together(batch), 1)]
+        state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        count = torch.tensor(float(len(batch)), dtype=torch.float64, device=state["mean"].device)
+        return {"sequences": count, **state}
+
+    @staticmethod
+    def _positions(h: Float[Tensor, "sequence position width"]) -> State:
+        mean = wide(h).mean(0)
+        near = mean.to(h)
+        squares = wide(h.square().sum(-1))
         return {
-            "sequences": torch.tensor(float(len(h)), dtype=torch.float64, device=h.device),
             "mean": mean,
-            "scatter": (h - mean).square().sum((0, 2)),
+            "scatter": wide((h - near).square_().sum(-1)).sum(0) - len(h) * (mean - wide(near)).square().sum(-1),
             "norm": squares.sqrt().sum(0),
             "norm_squared": squares.sum(0),
         }
@@ -62,11 +68,10 @@ class Covariance:
         self.dims = {"mean": ("width",), "covariance": ("width", "width_"), "tokens": ()}
 
     def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
-        x = wide(batch[:, self.skip :]).flatten(0, 1)
-        mean = x.mean(0)
-        centred = x - mean
-        count = torch.tensor(float(len(x)), dtype=torch.float64, device=x.device)
-        return {"tokens": count, "mean": mean, "scatter": centred.T @ centred}
+        x = single(batch[:, self.skip :]).flatten(0, 1)
+        mean = mean_of(x)
+        count = torch.tensor(float(len(x)), dtype=torch.float64, device=mean.device)
+        return {"tokens": count, "mean": mean, "scatter": scatter_of(x, x, mean, mean)}
 
     def combine(self, a: State, b: State) -> State:
         n, m = a["tokens"], b["tokens"]
@@ -101,20 +106,20 @@ class LaggedCovariance:
         }
 
     def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
-        x = wide(batch[:, self.skip :])
+        x = single(batch[:, self.skip :])
         states = [self._one(x, lag) for lag in self.lags]
         return {name: torch.stack([state[name] for state in states]) for name in states[0]}
 
     def _one(self, x: Float[Tensor, "sequence kept width"], lag: int) -> State:
         earlier, later = x[:, : x.shape[1] - lag].flatten(0, 1), x[:, lag:].flatten(0, 1)
-        before, after = earlier.mean(0), later.mean(0)
+        before, after = mean_of(earlier), mean_of(later)
         return {
-            "pairs": torch.tensor(float(len(earlier)), dtype=torch.float64, device=x.device),
+            "pairs": torch.tensor(float(len(earlier)), dtype=torch.float64, device=before.device),
             "earlier": before,
             "later": after,
-            "scatter": (earlier - before).T @ (later - after),
-            "scatter_earlier": (earlier - before).T @ (earlier - before),
-            "scatter_later": (later - after).T @ (later - after),
+            "scatter": scatter_of(earlier, later, before, after),
+            "scatter_earlier": scatter_of(earlier, earlier, before, before),
+            "scatter_later": scatter_of(later, later, after, after),
         }
 
     def combine(self, a: State, b: State) -> State:
@@ -137,3 +142,36 @@ class LaggedCovariance:
         names = {"covariance": "scatter", "covariance_earlier": "scatter_earlier", "covariance_later": "scatter_later"}
         covariances = {name: state[scatter] / pairs for name, scatter in names.items()}
         return {**{name: state[name] for name in ("pairs", "earlier", "later")}, **covariances}
+
+
+TOGETHER = 256
+"""Products of so many tokens are summed in float32 before they are added in float64."""
+
+
+def positions_together(batch: Float[Tensor, "sequence position width"]) -> int:
+    """How many positions to take at once, so that they stay in the processor's cache."""
+    return max(1, (1 << 17) // (batch.shape[0] * batch.shape[2]))
+
+
+def mean_of(x: Float[Tensor, "n width"]) -> Float[Tensor, "width"]:
+    """The mean in float64, without a wide copy of all."""
+    parts = [wide(part).sum(0) for part in x.split(TOGETHER)]
+    return torch.stack(parts).sum(0) / len(x)
+
+
+def scatter_of(
+    x: Float[Tensor, "n width"],
+    y: Float[Tensor, "n width_"],
+    x_mean: Float[Tensor, "width"],
+    y_mean: Float[Tensor, "width_"],
+) -> Float[Tensor, "width width_"]:
+    """sum (x - mean)(y - mean)', in float64 from float32 products of TOGETHER tokens each.
+
+    The means are rounded to the vectors' precision before they are taken off; what that leaves is taken off after.
+    """
+    near_x, near_y = x_mean.to(x), y_mean.to(y)
+    total = torch.zeros(x.shape[1], y.shape[1], dtype=torch.float64, device=x_mean.device)
+    for start in range(0, len(x), TOGETHER):
+        rows = slice(start, start + TOGETHER)
+        total += wide((x[rows] - near_x).T @ (y[rows] - near_y))
+    return total.addr_(x_mean - wide(near_x), y_mean - wide(near_y), alpha=-len(x))

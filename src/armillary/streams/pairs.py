@@ -8,7 +8,7 @@ from torch import Tensor
 
 from armillary.anatomy.description import Rotary
 from armillary.anatomy.rebuild import rotate
-from armillary.streams.attention import MOMENTS, central_moments, combine_moments, finish_moments
+from armillary.streams.power_sums import MOMENTS, central_moments, combine_moments, finish_moments
 from armillary.streams.stream import State, wide
 from armillary.view import AttentionView
 

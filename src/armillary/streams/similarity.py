@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from armillary.streams.stream import State, wide
+from armillary.streams.stream import State, single, wide
 from armillary.view import AttentionView
 
 
@@ -18,14 +18,14 @@ class TokenSimilarity:
         self.dims: dict[str, tuple[str, ...]] = {"token_cosine": (), "rank_one_distance": ()}
 
     def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
-        h = wide(batch[:, self.skip :])
+        h = batch[:, self.skip :]
         t = h.shape[1]
-        unit = torch.nn.functional.normalize(h, dim=-1)
-        cosine = (unit.sum(1).square().sum(-1) - unit.square().sum((1, 2))) / (t * (t - 1))
+        mean, units, present = _sums(h)
+        cosine = (units.square().sum(-1) - present) / (t * (t - 1))
         return {
-            "sequences": torch.tensor(float(len(h)), dtype=torch.float64, device=h.device),
+            "sequences": torch.tensor(float(len(h)), dtype=torch.float64, device=mean.device),
             "token_cosine": cosine.sum(),
-            "rank_one_distance": rank_one_distance(h).sum(),
+            "rank_one_distance": rank_one_distance(h, mean).sum(),
         }
 
     def combine(self, a: State, b: State) -> State:
@@ -44,9 +44,10 @@ class OutputRank:
 
     def measure(self, batch: AttentionView) -> State:
         mixed = batch.output if batch.output is not None else batch.mixed_values()
-        z = wide(mixed[:, self.skip :]).transpose(1, 2)
-        count = torch.tensor(float(len(z)), dtype=torch.float64, device=z.device)
-        return {"sequences": count, "rank_one_distance": rank_one_distance(z).sum(0)}
+        z = mixed[:, self.skip :]
+        far = [rank_one_distance(head).sum() for head in z.unbind(2)]
+        count = torch.tensor(float(len(z)), dtype=torch.float64, device=far[0].device)
+        return {"sequences": count, "rank_one_distance": torch.stack(far)}
 
     def combine(self, a: State, b: State) -> State:
         return {name: a[name] + b[name] for name in a}
@@ -55,8 +56,32 @@ class OutputRank:
         return {"rank_one_distance": state["rank_one_distance"] / state["sequences"]}
 
 
-def rank_one_distance(h: Float[Tensor, "*batch token width"]) -> Float[Tensor, "*batch"]:
-    """|H - 1 mean'|_F / |H|_F, H with a row per token; 0 for a matrix of zeros."""
-    total = h.square().sum((-2, -1))
-    left = (h - h.mean(-2, keepdim=True)).square().sum((-2, -1))
-    return (left / total.clamp(min=torch.finfo(h.dtype).tiny)).sqrt()
+TOGETHER = 64
+"""Tokens that are taken at once: they stay in the processor's cache, and sums of them are added in float64."""
+
+
+def rank_one_distance(
+    h: Float[Tensor, "sequence token width"], mean: Float[Tensor, "sequence width"] | None = None
+) -> Float[Tensor, "sequence"]:
+    """|H - 1 mean'|_F / |H|_F of each sequence, H with a row per token; 0 for a matrix of zeros."""
+    parts = [single(part) for part in h.split(TOGETHER, 1)]
+    if mean is None:
+        mean = torch.stack([wide(part).sum(1) for part in parts]).sum(0) / h.shape[1]
+    near = mean[:, None].to(parts[0])
+    total = torch.stack([wide(part.square().sum(-1)).sum(-1) for part in parts]).sum(0)
+    left = torch.stack([wide((part - near).square_().sum(-1)).sum(-1) for part in parts]).sum(0)
+    left = left - h.shape[1] * (mean - wide(near[:, 0])).square().sum(-1)
+    return (left.clamp(min=0) / total.clamp(min=torch.finfo(torch.float64).tiny)).sqrt()
+
+
+def _sums(h: Float[Tensor, "sequence token width"]) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean vector of each sequence, the sum of its vectors at length one, and how many have a length."""
+    sums, units, present = [], [], []
+    for part in (single(part) for part in h.split(TOGETHER, 1)):
+        length = part.square().sum(-1).sqrt_()
+        inverse = torch.where(length > 0, 1 / length, 0.0)
+        sums.append(wide(part).sum(1))
+        units.append(wide((inverse[:, None] @ part)[:, 0]))
+        present.append(wide((length > 0).sum(1)))
+    mean, unit, count = (torch.stack(found).sum(0) for found in (sums, units, present))
+    return mean / h.shape[1], unit, count

@@ -79,6 +79,11 @@ class Stream:
             self.states.setdefault(int(layer), {})[name] = tensor
 
 
+def single(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or in float64 if it has that: large tensors are computed in this, their sums in float64."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in float64, on its own device or, where that has no float64 (Apple GPUs), on the CPU."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

@@ -20,7 +20,7 @@ from armillary.errors import ArmillaryError
 from armillary.interventions.trial import predicts
 from armillary.layout import entry
 from armillary.lenses.constituents import means_of
-from armillary.streams.attention import softmax, wide_products
+from armillary.softmax import softmax, wide_products
 from armillary.streams.chunks import pairs
 from armillary.streams.constituents import TERMS, Means
 from armillary.streams.stream import wide

@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from armillary.streams.attention import softmax, wide_products
+from armillary.softmax import softmax, wide_products
 from armillary.streams.stream import wide
 from armillary.view import AttentionView, soft_capped
 

@@ -1,0 +1,75 @@
+"""A layer's logits a tile at a time: some rows, the keys that they can see, some heads; small enough for the cache."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from armillary.view import AttentionView, grouped_products
+
+TILE = 1 << 18
+"""About so many logits are computed at once: what is done with them then happens in the processor's cache."""
+
+ROWS = 64
+"""At least so many rows are taken together; more where there are few keys."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A block of rows, the keys that any of them can see, and which of these each row sees."""
+
+    rows: slice
+    keys: slice
+    query: Int[Tensor, "row"]
+    seen: Bool[Tensor, "#batch #head row key"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The logits of some heads in a block of rows, in float32 or better: products = q.k; q has the scale in it."""
+
+    heads: slice
+    q: Float[Tensor, "batch head row e"]
+    k: Float[Tensor, "batch kv_head key e"]
+    products: Float[Tensor, "batch head row key"]
+    bias: Float[Tensor, "#batch #head #row key"] | None
+
+
+def row_blocks(view: AttentionView, first: int = 0) -> Iterator[Rows]:
+    """The rows from `first` on, in blocks; a block of causal or windowed attention has only the keys it can see."""
+    height = max(ROWS, TILE // (view.q.shape[0] * view.heads * view.keys))
+    ahead = view.keys - view.queries
+    for start in range(first, view.queries, height):
+        rows = slice(start, min(start + height, view.queries))
+        end = rows.stop + ahead if view.causal else view.keys
+        begin = 0 if view.window is None else max(0, start + ahead - view.window + 1)
+        if view.window is not None:
+            end = min(end, rows.stop + ahead + view.window - 1)
+        keys = slice(begin, end)
+        query = torch.arange(rows.start, rows.stop, device=view.q.device)
+        yield Rows(rows, keys, query, view.visible(rows)[..., keys])
+
+
+def tiles(view: AttentionView, block: Rows) -> Iterator[Tile]:
+    """The logits of a block, a few heads at a time; heads that share a key head stay together."""
+    batch, count, kv_heads = view.q.shape[0], len(block.query), view.k.shape[1]
+    group = view.heads // kv_heads
+    together = max(1, TILE // (batch * group * count * (block.keys.stop - block.keys.start)))
+    for start in range(0, kv_heads, together):
+        stop = min(start + together, kv_heads)
+        heads = slice(start * group, stop * group)
+        q, k = view.q[:, heads, block.rows], view.k[:, start:stop, block.keys]
+        bias = view.bias
+        if bias is not None:
+            bias = of_heads(bias, heads)[..., block.keys]
+            bias = bias if bias.shape[-2] == 1 else bias[..., block.rows, :]
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(wide) * view.scale, k.to(wide)
+        yield Tile(heads, q, k, grouped_products(q, k), None if bias is None else bias.to(wide))
+
+
+def of_heads(tensor: Shaped[Tensor, "batch head ..."], heads: slice) -> Shaped[Tensor, "batch head_ ..."]:
+    """The part of these heads; the head axis may be broadcast."""
+    return tensor if tensor.shape[1] == 1 else tensor[:, heads]
