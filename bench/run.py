@@ -1,74 +1,110 @@
-"""Ratios measured side by side: medians of interleaved repeats. Prints a table and writes bench/results.json."""
+"""`make bench`: ratios measured side by side in one run. Prints a table, writes bench/results.json and the README's.
+
+python bench/run.py                 all of it, in a quarter of an hour; exit code 1 if a target is missed by over 15 %
+python bench/run.py scan spectra    only these (of: commands, scan, memory, long, spectra, training, pair)
+python bench/run.py --render        the README's table from bench/results.json
+"""
 
 import json
-import statistics
-import subprocess
+import os
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import commands
+import scaling
+import scans
 import spectra
 import torch
 import training
-from transformers import AutoConfig, AutoModelForCausalLM
+from measuring import Row
+from rich.console import Console
+from rich.table import Table
 
-import armillary as arm
-
-REPEATS = 7
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+RESULTS = Path(__file__).with_name("results.json")
+README = Path(__file__).parent.parent / "README.md"
+BEGIN, END = "<!-- bench: written by bench/run.py -->", "<!-- /bench -->"
 
 
-def interleaved(a: Callable[[], object], b: Callable[[], object]) -> tuple[float, float]:
-    """Median seconds of a and of b, run in turn."""
-    a(), b()
-    times = [(seconds(a), seconds(b)) for _ in range(REPEATS)]
-    return statistics.median(t for t, _ in times), statistics.median(t for _, t in times)
+def pair() -> list[Row]:
+    found = scaling.pair()
+    whole = found["whole_scan_ratio"]
+    return [
+        Row("two single-threaded processes: tokens a second", "one", found["ratio"], target=1.7, least=True),
+        Row("two single-threaded processes: a whole small scan, with what one process does alone", "one", whole),
+    ]
 
 
-def help_page() -> dict[str, object]:
-    shown = "import sys; sys.argv = ['armillary', '--help']; from armillary.cli import main; main()"
-    a, b = interleaved(
-        lambda: subprocess.run([sys.executable, "-c", shown], stdout=subprocess.DEVNULL, check=True),
-        lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
-    )
-    return {"what": "armillary --help, seconds above python -c pass", "value": a - b, "target": 0.5}
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    "commands": lambda: [*commands.help_page(), *commands.open_atlas()],
+    "scan": scans.first_pass,
+    "memory": scans.memory,
+    "long": scans.long_text,
+    "spectra": spectra.rows,
+    "training": training.training_step,
+    "pair": pair,
+}
 
 
-def open_tap() -> dict[str, object]:
-    """A tap that receives every layer and does nothing with it: what looking costs."""
-    config = AutoConfig.for_model("gpt2", use_cache=False)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    ids = torch.randint(0, config.vocab_size, (4, 512))
+def main(asked: list[str]) -> int:
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"parts": {}}
+    if asked != ["--render"]:
+        torch.set_num_threads(os.cpu_count() or 1)
+        for name in asked or PARTS:
+            kept["parts"][name] = [asdict(row) for row in PARTS[name]()]
+            kept["machine"] = scaling.machine()
+            show(Table(title=name), [Row(**row) for row in kept["parts"][name]])
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")
+    rows = every(kept)
+    show(Table(title="all"), rows)
+    return 1 if any(row.missed for row in rows) else 0
 
-    def tapped() -> None:
-        with arm.Tap(model, lambda view: None, on_residual=lambda layer, h: None):
-            model(ids)
 
-    with torch.no_grad():
-        a, b = interleaved(tapped, lambda: model(ids))
-    return {"what": "GPT-2-small shape, 4 x 512: forward with an open tap / without", "value": a / b, "target": 1.05}
+def every(kept: dict[str, dict[str, list[dict[str, object]]]]) -> list[Row]:
+    return [Row(**row) for name in PARTS for row in kept["parts"].get(name, [])]  # type: ignore[arg-type]
 
 
-def main() -> None:
-    rows = [help_page(), open_tap(), spectra.one_head(), spectra.seven_billion(), *training.training_step()]
+def show(table: Table, rows: list[Row]) -> None:
+    for column in ("what", "against", "measured", "target"):
+        table.add_column(column)
     for row in rows:
-        limit = "least" if row.get("least") else "most"
-        print(f"{row['what']:80s} {row['value']:7.3f}   target at {limit} {row['target']}")
-    Path(__file__).with_name("results.json").write_text(json.dumps(rows, indent=1) + "\n")
-    sys.exit(1 if any(missed(row) for row in rows) else 0)
+        table.add_row(row.what, row.against, measured(row), target(row), style="red" if row.missed else None)
+    Console(width=150).print(table)
 
 
-def missed(row: dict[str, Any]) -> bool:
-    """Whether a target is missed by more than 15 %."""
-    return bool(row["value"] < row["target"] / 1.15 if row.get("least") else row["value"] > 1.15 * row["target"])
+def measured(row: Row) -> str:
+    if row.value is None:
+        return row.note
+    shown = f"{row.value:.0f}" if abs(row.value) >= 100 else f"{row.value:.3g}"
+    return f"{shown} {row.unit}" + (f" ({row.note})" if row.note else "")
+
+
+def target(row: Row) -> str:
+    if row.target is None:
+        return "reported"
+    return f"at {'least' if row.least else 'most'} {row.target:g} {row.unit}" + (": missed" if row.missed else "")
+
+
+def rendered(page: str) -> str:
+    """The page with its table written anew."""
+    kept = json.loads(RESULTS.read_text())
+    machine = kept["machine"]
+    lines = [
+        "| what | against | measured | target |",
+        "|---|---|---|---|",
+        *(f"| {row.what} | {row.against} | {measured(row)} | {target(row)} |" for row in every(kept)),
+        "",
+        f"Measured by `make bench` on {machine['cores']} cores ({machine['processor']}), torch {machine['torch']}; "
+        "medians of interleaved repeats.",
+    ]
+    before, _, rest = page.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise SystemExit(f"README.md has no place for the table: it stands between {BEGIN} and {END}")
+    return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

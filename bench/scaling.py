@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
-from safetensors.torch import load as parse
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -29,6 +28,7 @@ from armillary.engines.engine import Done, Task, Worker
 from armillary.engines.local import Local
 from armillary.engines.scan_job import FIRST, ScanBench, ShardBlocks
 from armillary.layout import entry
+from armillary.packing import unpack
 from armillary.progress import Progress
 from armillary.settings import ScanSettings
 from armillary.shards import Shard, from_tensors
@@ -134,7 +134,7 @@ def merge_rate() -> dict[str, float]:
 
     def merge() -> None:
         streams = {name: Stream(stream.statistic) for name, stream in merged.items()}
-        from_tensors(streams, parse(data))
+        from_tensors(streams, unpack(data))
         for name, stream in streams.items():
             merged[name].merge(stream)
 

@@ -4,6 +4,7 @@ import statistics
 import time
 
 import torch
+from measuring import Row
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from armillary.training.monitor import snapshot
@@ -12,8 +13,9 @@ from armillary.training.regularizers import LocAteR
 ROUNDS = 9
 
 
-def training_step() -> list[dict[str, object]]:
+def training_step() -> list[Row]:
     """A step with the penalty over one without, in turn, by processor time on one thread; and a look of the monitor."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = AutoConfig.for_model(
@@ -49,15 +51,14 @@ def training_step() -> list[dict[str, object]]:
     begun = time.process_time()
     snapshot(model, ids[:4])
     look = time.process_time() - begun
+    torch.set_num_threads(threads)
+    shape = "512 wide, 8 heads, 4 layers"
     return [
-        {
-            "what": "LocAteR, width 512, 8 heads, 4 layers: training step with the penalty / without",
-            "value": statistics.median(a for a, _ in pairs) / without,
-            "target": 1.03,
-        },
-        {
-            "what": "a look of the monitor (4 x 256 tokens) every 100 steps, in steps",
-            "value": look / without / 100,
-            "target": 0.05,
-        },
+        Row(
+            f"training step with LocAteR; {shape}",
+            "without",
+            statistics.median(a for a, _ in pairs) / without,
+            target=1.03,
+        ),
+        Row(f"the monitor's look (4 x 256 tokens) every 100 steps; {shape}", "the steps", look / without / 100),
     ]

@@ -2,7 +2,7 @@
 
 import datetime
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from armillary.shards import ScanFolder, Shard
     from armillary.streams import Stream
 
-SMALL = 1 << 25
-"""Groups of fewer bytes stay in memory until the tables are made; reading them back would take longer than making."""
+LARGE = 1 << 22
+"""Arrays of so many bytes are written layer by layer. Groups without any stay in memory until the tables are made."""
 
 WITH_SERIES = ("residual", "input")
 """Groups that get a row for every sequence too, which are never all in memory."""
@@ -59,18 +59,15 @@ def write_atlas(
     zarr.create_group(part, attributes=attributes)
     at_hand: dict[str, xr.Dataset] = {}
 
-    def write(group: str, arrays: Arrays) -> None:
-        write_group(part, group, arrays)
-        if group not in WITH_SERIES and sum(values.nbytes for _, values in arrays.values()) < SMALL:
+    for group, kinds in _by_group({name: stream for name, stream in streams.items() if stream.states}).items():
+        arrays = _write_streams(part, group, kinds, len(anatomy.layers) + (group == "residual"))
+        if arrays is not None and group not in WITH_SERIES:
             at_hand[group] = labelled(arrays)
-
-    for group, arrays in _grouped(streams, len(anatomy.layers)):
-        write(group, arrays)
     if "constituents.share" in streams:
-        write("geometry", _geometry(streams, anatomy))
+        write_group(part, "geometry", _geometry(streams, anatomy))
     if not anatomy.missing:
         try:
-            write("spectral", _spectral(anatomy))
+            write_group(part, "spectral", _spectral(anatomy))
         except ArmillaryError as error:  # weights that are wrapped or quantised: the rest of the scan is good
             zarr.open_group(part, mode="a").attrs["notes"] = [*attributes["notes"], f"no spectra: {error}"]
     corpus = {
@@ -94,30 +91,50 @@ def _spectral(anatomy: "Anatomy") -> Arrays:
     return of_anatomy(anatomy)
 
 
-def _grouped(streams: "dict[str, Stream]", layers: int) -> "Iterator[tuple[str, Arrays]]":
-    """The streams' results group by group, each as (dims, array), named kind_result (attention keeps its plain names).
-
-    The states of a group are let go once its results are made.
-    """
+def _by_group(streams: "dict[str, Stream]") -> "dict[str, dict[str, Stream]]":
+    """The streams, named group.kind, as groups of kinds."""
     groups: dict[str, dict[str, Stream]] = {}
     for name, stream in streams.items():
         group, _, kind = name.partition(".")
         groups.setdefault(group, {})[kind] = stream
-    for group, kinds in groups.items():
-        arrays: Arrays = {}
-        for kind, stream in kinds.items():
-            arrays |= _results(kind, stream, layers + 1 if group == "residual" else layers)
-            stream.states.clear()
-        if arrays:
-            yield group, arrays
+    return groups
 
 
-def _results(kind: str, stream: "Stream", layers: int) -> Arrays:
+def _write_streams(store: Path, group: str, kinds: "dict[str, Stream]", layers: int) -> Arrays | None:
+    """Write the results of a group's streams, named kind_result (attention keeps its plain names).
+
+    A layer's state is let go once its results are made. Arrays that are large go to the store layer by layer; without
+    any, what was written is returned.
+    """
+    import zarr
+
+    root = zarr.open_group(store, mode="a")
+    small: Arrays = {}
+    sizes: dict[str, int] = {}
+    for kind, stream in kinds.items():
+        prefix = "" if kind in ("head", "chunk", "share", "tokens", "output") else f"{kind}_"
+        for layer in sorted(stream.states):
+            for result, tensor in stream.statistic.finish(stream.states.pop(layer)).items():
+                name = result if result.startswith(kind) else f"{prefix}{result}"
+                dims, values = ("layer", *stream.statistic.dims[result]), tensor.cpu().numpy()
+                shape = (layers, *values.shape)
+                if values.nbytes * layers >= LARGE and values.ndim > 1:
+                    if f"{group}/{name}" not in root:
+                        _new_array(root.require_group(group), name, dims, shape, values.dtype)
+                        sizes |= zip(dims, shape, strict=True)
+                    root[f"{group}/{name}"][layer] = values  # type: ignore[index]
+                else:
+                    if name not in small:  # a layer that was never seen (one without attention) is missing
+                        small[name] = (dims, np.full(shape, np.nan if values.dtype.kind == "f" else 0, values.dtype))
+                    small[name][1][layer] = values
+        small |= _axes(kind, stream)
+    write_group(store, group, small, sizes=sizes)
+    return None if sizes else small
+
+
+def _axes(kind: str, stream: "Stream") -> Arrays:
+    """Labels that a statistic has for its axes: lags, and radians per token of each frequency."""
     arrays: Arrays = {}
-    prefix = "" if kind in ("head", "chunk", "share", "tokens", "output") else f"{kind}_"
-    for result, tensor in stream.finish(layers).items():
-        dims = ("layer", *stream.statistic.dims[result])
-        arrays[result if result.startswith(kind) else f"{prefix}{result}"] = (dims, tensor.cpu().numpy())
     if hasattr(stream.statistic, "lags"):
         arrays["lag"] = (("lag",), np.array(stream.statistic.lags))
     if kind == "chunk" and hasattr(stream.statistic, "plain") and hasattr(stream.statistic, "rotary"):
@@ -145,34 +162,42 @@ def labelled(arrays: Arrays) -> "xr.Dataset":
     """The arrays as they would be read back."""
     import xarray as xr
 
-    return xr.Dataset({name: (dims, values) for name, (dims, values) in {**_labels(arrays), **arrays}.items()})
+    return xr.Dataset({name: (dims, values) for name, (dims, values) in {**_labels(arrays, {}), **arrays}.items()})
 
 
-def _labels(arrays: Arrays) -> Arrays:
-    """0, 1, 2, ... for every dimension that has no labels of its own."""
-    sizes = {dim: n for dims, values in arrays.values() for dim, n in zip(dims, values.shape, strict=True)}
-    return {dim: ((dim,), np.arange(n)) for dim, n in sizes.items() if dim not in arrays}
+def _labels(arrays: Arrays, sizes: dict[str, int]) -> Arrays:
+    """0, 1, 2, ... for every dimension that has no labels of its own; `sizes` are those of other arrays."""
+    own = {dim: n for dims, values in arrays.values() for dim, n in zip(dims, values.shape, strict=True)}
+    return {dim: ((dim,), np.arange(n)) for dim, n in (sizes | own).items() if dim not in arrays}
 
 
-def write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:
-    """Add a group of labelled arrays to a store; a dimension without labels of its own gets 0, 1, 2, ..."""
+def write_group(
+    store: Path,
+    group: str,
+    arrays: Arrays,
+    attributes: dict[str, Any] | None = None,
+    sizes: dict[str, int] | None = None,
+) -> None:
+    """Add a group of labelled arrays to a store, or add them to the group; `sizes` are dimensions of those there."""
     import zarr
 
     root = zarr.open_group(store, mode="a")
-    made = root.create_group(group, attributes=attributes or {})
-    for name, (dims, values) in {**_labels(arrays), **arrays}.items():
-        chunks = tuple(
-            1 if dim == "layer" and values.ndim > 2 else max(1, n) for dim, n in zip(dims, values.shape, strict=True)
-        )
-        array = made.create_array(
-            name,
-            shape=values.shape,
-            dtype=values.dtype,
-            chunks=chunks,
-            dimension_names=list(dims),
-            fill_value=np.nan if np.issubdtype(values.dtype, np.floating) else 0,
-        )
-        array[...] = values
+    made = root[group] if sizes else root.create_group(group, attributes=attributes or {})
+    for name, (dims, values) in {**_labels(arrays, sizes or {}), **arrays}.items():
+        _new_array(made, name, dims, values.shape, values.dtype)[...] = values
+
+
+def _new_array(group: Any, name: str, dims: tuple[str, ...], shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """An array in chunks of a layer (vectors by layer are one chunk), with names for its dimensions."""
+    chunks = (1 if dim == "layer" and len(shape) > 2 else max(1, n) for dim, n in zip(dims, shape, strict=True))
+    return group.create_array(
+        name,
+        shape=shape,
+        dtype=dtype,
+        chunks=tuple(chunks),
+        dimension_names=list(dims),
+        fill_value=np.nan if np.issubdtype(dtype, np.floating) else 0,
+    )
 
 
 def _write_samples(store: Path, series: "Iterable[dict[str, Tensor]]", settings: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from armillary.errors import ArmillaryError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | bytearray) -> None:
     """Write to a temporary neighbour, flush it to disk, then put it in place under its name."""
     part = path.with_name(f".{path.name}.part")
     try:
@@ -29,7 +29,7 @@ def write_problem(path: Path, error: OSError) -> str:
     return f"{path} cannot be written: {error.strerror or error}"
 
 
-def write_with_checksum(path: Path, data: bytes) -> None:
+def write_with_checksum(path: Path, data: bytes | bytearray) -> None:
     """Write the file, then its SHA-256 beside it; without the second the first counts as unfinished."""
     write_atomically(path, data)
     write_atomically(checksum_path(path), hashlib.sha256(data).hexdigest().encode())

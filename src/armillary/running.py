@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load as parse
-from safetensors.torch import save as pack
 
 from armillary.anatomy.description import Anatomy
 from armillary.atlas_writing import write_atlas
@@ -21,6 +19,7 @@ from armillary.engines.engine import Done, Engine, Task
 from armillary.engines.scan_job import FIRST, Facts, ShardBlocks, anatomy_through, further
 from armillary.errors import ArmillaryError
 from armillary.files import read_checked, write_problem, write_with_checksum
+from armillary.packing import Data, pack, unpack
 from armillary.passes import Pass, further_passes
 from armillary.progress import Progress
 from armillary.settings import ScanSettings
@@ -157,7 +156,7 @@ class _FirstRound:
 
     def __init__(self, run: Run, place: ScanFolder, shards: list[Shard], merged: dict[str, Stream] | None) -> None:
         self._run, self._place, self._shards, self._merged = run, place, shards, merged
-        self._fresh: tuple[int, bytes] | None = None
+        self._fresh: tuple[int, Data] | None = None
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -180,7 +179,8 @@ class _FirstRound:
             fresh, self._fresh = self._fresh, None
             kept = fresh[1] if fresh and fresh[0] == position else self._place.read(FIRST, shard.index)
             streams = {name: Stream(stream.statistic) for name, stream in self._merged.items()}
-            from_tensors(streams, parse(kept))
+            from_tensors(streams, unpack(kept))
+            del kept, fresh
             for name, stream in streams.items():
                 self._merged[name].merge(stream)
         self._run.progress.shard_done(shard)
@@ -213,7 +213,7 @@ class _FurtherRounds:
     def merge(self, position: int) -> None:
         one, part = self._parts[position]
         streams = one.streams()
-        from_tensors(streams, parse(self._place.read(one.name, part.index)))
+        from_tensors(streams, unpack(self._place.read(one.name, part.index)))
         for name, stream in streams.items():
             self.merged[name].merge(stream)
 
@@ -236,7 +236,7 @@ def read_blocks_of(places: list[ScanFolder]) -> Blocks:
         kept, told = read_checked(place.work / "blocks"), read_checked(place.work / "documents")
         if kept is None or told is None:
             raise ArmillaryError(f"{place.out} lacks its blocks, or they are damaged: scan this part again")
-        found.append(parse(kept))
+        found.append(unpack(kept))
         about = json.loads(told)
     assert about is not None
     tokens, document = (torch.cat([one[name] for one in found]).numpy() for name in ("tokens", "document"))

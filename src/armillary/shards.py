@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from safetensors.torch import load as parse
-from safetensors.torch import save as pack
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
@@ -30,6 +28,7 @@ from armillary.files import (
     write_problem,
     write_with_checksum,
 )
+from armillary.packing import Data, pack, unpack
 from armillary.streams import Stream
 
 MERGE_EVERY = 8
@@ -166,7 +165,7 @@ class ScanFolder:
 
     # finished work ------------------------------------------------------------------------------------------
 
-    def keep(self, index: int, files: dict[str, bytes]) -> None:
+    def keep(self, index: int, files: dict[str, Data]) -> None:
         """Keep what was computed of a shard, by kind; once this returns, a kill loses nothing of it."""
         for kind, data in files.items():
             write_with_checksum(self._path(kind, index), data)
@@ -196,7 +195,7 @@ class ScanFolder:
     def layer(self, layer: int) -> dict[str, Tensor] | None:
         """What was kept of a layer's weights, if it is finished and undamaged."""
         data = read_checked(self._path("layer", layer))
-        return None if data is None else parse(data)
+        return None if data is None else unpack(data)
 
     def merged(self, streams: dict[str, Stream]) -> int:
         """Put the merged streams of the first shards into `streams`; returns how many shards they hold."""
@@ -204,7 +203,7 @@ class ScanFolder:
             count = int(path.name.removeprefix("merged-"))
             data = read_checked(path)
             if data is not None and all(read_checked(self._path("series", i)) is not None for i in range(count)):
-                from_tensors(streams, parse(data))
+                from_tensors(streams, unpack(data))
                 return count
         return 0
 
@@ -223,7 +222,7 @@ class ScanFolder:
             data = read_checked(self._path("series", shard.index))
             if data is None:
                 raise ArmillaryError(f"{self._path('series', shard.index)} was damaged while the scan ran: scan again")
-            yield parse(data)
+            yield unpack(data)
 
     def _path(self, kind: str, index: int) -> Path:
         return self.work / f"{kind}-{index:05d}"
@@ -232,6 +231,14 @@ class ScanFolder:
 def to_tensors(streams: dict[str, Stream]) -> dict[str, Tensor]:
     """All states of all streams as contiguous tensors in main memory."""
     return {f"{name}/{key}": t.cpu().contiguous() for name, stream in streams.items() for key, t in stream.tensors()}
+
+
+def taken(streams: dict[str, Stream]) -> dict[str, Tensor]:
+    """The same, and the streams are empty afterwards: what is done with a tensor decides how long it lives."""
+    found = to_tensors(streams)
+    for stream in streams.values():
+        stream.states.clear()
+    return found
 
 
 def from_tensors(streams: dict[str, Stream], tensors: dict[str, Tensor]) -> None:

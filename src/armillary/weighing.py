@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import zarr
-from safetensors.torch import save as pack
 from torch import Tensor, nn
 
 from armillary.anatomy.checkpoint import expanded
@@ -28,6 +27,7 @@ from armillary.errors import ArmillaryError
 from armillary.files import write_problem
 from armillary.lenses import spectral
 from armillary.models import fingerprint
+from armillary.packing import pack
 from armillary.progress import Progress
 from armillary.shards import ScanFolder, Shard
 from armillary.verified import versions

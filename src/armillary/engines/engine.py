@@ -8,6 +8,7 @@ from os import getpid
 from typing import Any, Protocol, runtime_checkable
 
 from armillary.errors import ArmillaryError
+from armillary.packing import Data
 from armillary.shards import Shard
 
 
@@ -61,7 +62,7 @@ class Advanced:
 class Done:
     """The task is finished: what is to be kept, by kind of file, in the order of writing."""
 
-    files: dict[str, bytes]
+    files: dict[str, Data]
     notes: tuple[str, ...] = ()
 
 

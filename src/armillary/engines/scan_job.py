@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int
-from safetensors.torch import load as parse
-from safetensors.torch import save as pack
 from torch import Tensor, nn
 
 from armillary.anatomy.adapter import known_families
@@ -23,9 +21,10 @@ from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task,
 from armillary.errors import ArmillaryError
 from armillary.layout import entry, find_stack
 from armillary.models import fingerprint, load_on
+from armillary.packing import pack, unpack
 from armillary.passes import PROBES, Pass, further_passes
 from armillary.settings import ScanSettings
-from armillary.shards import Shard, from_tensors, to_tensors
+from armillary.shards import Shard, from_tensors, taken, to_tensors
 from armillary.streams import Stream
 from armillary.tap import Tap
 from armillary.verified import versions
@@ -119,7 +118,7 @@ class Further:
     def passes(self, anatomy: Anatomy) -> dict[str, Pass]:
         """The rounds, as the driver has them."""
         first = {name: stream for name, stream in new_streams(self.wanted, anatomy).items() if name in NEEDED}
-        from_tensors(first, parse(self.means))
+        from_tensors(first, unpack(bytes(self.means)))
         found = further_passes(self.wanted, anatomy, self.tokens, first, sample=self.sample, seed=self.seed)
         return {one.name: one for one in found}
 
@@ -136,7 +135,7 @@ def further(settings: ScanSettings, tokens: Int[np.ndarray, "block token"], firs
     count = max(settings.second_pass, PROBES, 2)
     odd = [np.flatnonzero(tokens[:, column] != tokens[0, column])[:1] for column in (0, -1)]
     rows = np.unique(np.concatenate([np.arange(min(count, len(tokens))), *odd]))
-    means = pack(to_tensors({name: first[name] for name in NEEDED if name in first}))
+    means = bytes(pack(to_tensors({name: first[name] for name in NEEDED if name in first})))
     return Further(settings.wanted(), settings.second_pass, settings.seed, tokens[rows], means)
 
 
@@ -216,8 +215,9 @@ class ScanBench:
                 notes += [f"block {block} was left out: {bad.place} gives NaN or infinite numbers" for block in blocks]
         left_out = torch.tensor(sorted(shard.first + row for row in skipped), dtype=torch.int64)
         series = {name: tensor.contiguous() for name, tensor in collector.series().items()}
-        files = {"series": pack({**series, "skipped": left_out}), FIRST: pack(to_tensors(collector.streams))}
-        yield Done(files, tuple(notes))
+        streams = collector.streams
+        del collector
+        yield Done({"series": pack({**series, "skipped": left_out}), FIRST: pack(taken(streams))}, tuple(notes))
 
     def _watched(self, collector: Collector, given: ShardBlocks, rows: list[int]) -> Iterator[Event]:
         follows = bool(find_stack(self.model, self.anatomy).blocks)
@@ -234,7 +234,7 @@ class ScanBench:
 
         with Tap(self.model, receive):
             yield from self._run(task.data, list(range(len(task.data.tokens))))
-        yield Done({task.round: pack(to_tensors(streams))})
+        yield Done({task.round: pack(taken(streams))})
 
     def _run(self, given: ShardBlocks, rows: list[int]) -> Iterator[Event]:
         """Blocks through the model, a batch at a time."""

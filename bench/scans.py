@@ -1,0 +1,176 @@
+"""What a scan costs beside the model's own forward pass: time and memory, a short text and a long one."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import Row, apart, forget_peak, interleaved, resident
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import armillary as arm
+from armillary.engines.engine import Done, Task
+from armillary.engines.scan_job import FIRST, ScanBench, ShardBlocks
+from armillary.settings import ScanSettings
+from armillary.shards import Shard
+from armillary.streams import AttentionStatistics, Stream
+
+FIRST_PASS = ("positions", "attention", "chunks", "covariance")
+"""The default streams of a scan's first pass over its text."""
+
+LENGTH, BATCH = 512, 4
+LONG = 4096
+
+
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", use_cache=False)).eval()
+
+
+def long_model(attention: str = "sdpa") -> Any:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "llama",
+        vocab_size=1000,
+        hidden_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        intermediate_size=1376,
+        max_position_embeddings=LONG,
+        use_cache=False,
+    )
+    return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+
+
+def tokens(count: int, length: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 1000, (count, length))
+
+
+@torch.no_grad()
+def first_pass() -> list[Row]:
+    model = gpt2()
+    blocks = tokens(BATCH, LENGTH)
+    ids = torch.from_numpy(blocks)
+    bench = ScanBench(model)
+    task = Task(
+        FIRST, Shard(0, 0, BATCH), ShardBlocks(blocks, ScanSettings(LENGTH, BATCH, batch=BATCH, streams=FIRST_PASS))
+    )
+
+    def scan() -> None:
+        assert any(isinstance(event, Done) for event in bench.run(task))
+
+    what, shape = "first pass of a scan, all its streams", "GPT-2-small shape, 4 x 512 tokens"
+    ours, forward = interleaved(scan, lambda: model(ids), 5)
+    ours_again, stack = interleaved(scan, lambda: model.transformer(ids), 3)
+    return [
+        Row(f"{what}; {shape}", "the model's sdpa forward", ours / forward, target=1.4),
+        Row(f"{what}; {shape}", "the same without the LM head, which a scan leaves out", ours_again / stack),
+    ]
+
+
+@torch.no_grad()
+def scan_memory(sequences: int) -> dict[str, float]:
+    """Peaks of a forward pass, of the layers alone, and of a whole scan of so many sequences, in megabytes."""
+    import xarray  # noqa: F401  what a scan imports is not what it needs
+
+    torch.set_num_threads(2)
+    model = gpt2()
+    ids = torch.from_numpy(tokens(BATCH, LENGTH))
+    found = {}
+    for name, work in (("forward", model), ("layers", model.transformer)):
+        work(ids)
+        forget_peak()
+        work(ids)
+        found[name] = resident()
+    arm.scan(model, tokens(1, 16), length=16, sequences=1, streams=("positions",))
+    forget_peak()
+    blocks = tokens(sequences, LENGTH)
+    arm.scan(model, blocks, length=LENGTH, sequences=sequences, batch=BATCH, shard=BATCH, streams=FIRST_PASS)
+    found["scan"] = resident()
+    return found
+
+
+def memory() -> list[Row]:
+    few, many = apart(scan_memory, 2 * BATCH), apart(scan_memory, 8 * BATCH)
+    what = "the same scan, written to an atlas: peak memory"
+    return [
+        Row(f"{what} above", "the sdpa forward", few["scan"] - few["forward"], "MB", 250),
+        Row(f"{what} above", "the forward without the LM head", few["scan"] - few["layers"], "MB"),
+        Row(f"{what}, of 32 sequences above", "of 8", many["scan"] - few["scan"], "MB", 25),
+    ]
+
+
+@torch.no_grad()
+def long_text() -> list[Row]:
+    model, ids = long_model(), torch.from_numpy(tokens(1, LONG))
+
+    def scan() -> None:
+        stream = Stream(AttentionStatistics(1, LONG))
+        with arm.Tap(model, lambda view: stream.update(view.layer, view)):
+            model(ids)
+
+    ours, forward = interleaved(scan, lambda: model(ids), 3)
+    peaks = {kind: apart(long_memory, kind) for kind in ("forward", "ours", "eager")}
+    what = "attention statistics, 4,096 tokens (8 layers, 512 wide, 16/4 heads)"
+    return [
+        Row(what, "the model's sdpa forward", ours / forward, target=2.5),
+        Row(f"{what}: peak memory", "sdpa forward", peaks["ours"]["peak"] / peaks["forward"]["peak"], target=1.3),
+        Row("entropy and masses from output_attentions (eager)", "ours", peaks["eager"]["seconds"] / ours, note="time"),
+        Row(
+            "entropy and masses from output_attentions (eager)",
+            "ours",
+            peaks["eager"]["peak"] / peaks["ours"]["peak"],
+            note="peak memory",
+        ),
+        cached(ours),
+    ]
+
+
+@torch.no_grad()
+def long_memory(kind: str) -> dict[str, float]:
+    """The peak of a forward pass alone, with our statistics, or with attentions as eager transformers gives them."""
+    from measuring import seconds
+
+    torch.set_num_threads(2)
+    model, ids = long_model("eager" if kind == "eager" else "sdpa"), torch.from_numpy(tokens(1, LONG))
+    stream = Stream(AttentionStatistics(1, LONG))
+
+    def eager() -> None:
+        for a in model(ids, output_attentions=True).attentions:
+            a.clamp(min=1e-30).log().mul_(a).sum(-1).neg().mean((0, 2))
+            a.diagonal(0, 2, 3).mean(-1), a.diagonal(-1, 2, 3).mean(-1), a[..., 0].mean((0, 2))
+
+    def ours() -> None:
+        with arm.Tap(model, lambda view: stream.update(view.layer, view)):
+            model(ids)
+
+    took = seconds({"forward": lambda: model(ids), "ours": ours, "eager": eager}[kind])
+    return {"peak": resident(), "seconds": took}
+
+
+def cached(ours: float) -> Row:
+    """TransformerLens on a model of the same shape, where it is installed."""
+    what = "TransformerLens run_with_cache, the same shape and text"
+    try:
+        from transformer_lens import HookedTransformer, HookedTransformerConfig
+    except ImportError:
+        return Row(what, "ours", None, note="transformer_lens is not installed")
+    config = HookedTransformerConfig(
+        n_layers=8,
+        d_model=512,
+        n_ctx=LONG,
+        d_head=32,
+        n_heads=16,
+        n_key_value_heads=4,
+        d_mlp=1376,
+        d_vocab=1000,
+        act_fn="silu",
+        gated_mlp=True,
+        normalization_type="RMS",
+        positional_embedding_type="rotary",
+        rotary_dim=32,
+    )
+    from measuring import seconds
+
+    model, ids = HookedTransformer(config), torch.from_numpy(tokens(1, LONG))
+    return Row(what, "ours", seconds(lambda: model.run_with_cache(ids)) / ours, note="time")

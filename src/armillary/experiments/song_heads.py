@@ -1,0 +1,273 @@
+"""Song's Figures 4 and 6: heads' weights in the basis of positions, and which constituent makes a head's pattern."""
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from jaxtyping import Bool, Float
+from plotly.subplots import make_subplots
+
+from armillary.anatomy.source import describe
+from armillary.atlas import Atlas
+from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered
+from armillary.experiments.song_reading import NEEDS, SMALLER, chosen_models, home, like, read, rotary
+from armillary.figures.style import heat, styled
+from armillary.lenses.constituents import TextConstituents, text_constituents
+from armillary.lenses.geometry import dissect
+from armillary.models import load, load_tokenizer
+
+CORNER = 20
+SHOWN = 40
+PASSAGES, PASSAGE = 6, 24
+"""So many passages of so many tokens of the home text, each said twice."""
+
+PATTERNS = {
+    "identical": ("duplicate_score", "content", "attention to identical tokens"),
+    "neighbour": ("prev_mass", "positional", "attention to neighbouring tokens"),
+    "shifted": ("induction_score", "content", "attention to the token to be copied"),
+}
+"""Pattern -> the column that finds its head, the constituent that the paper says drives it, the pattern in words."""
+
+
+def dissection(settings: Settings) -> Outcome:
+    """Figure 4: W = V L V' + D + noise, for every head; drawn for the heads of the middle layer."""
+    rows, claims = [], []
+    figures: dict[str, go.Figure] = {}
+    for name, where in chosen_models(settings).items():
+        atlas = read(settings, where, home(settings))
+        anatomy = describe(load(where))
+        d, middle = anatomy.d_model, len(anatomy.layers) // 2
+        whole = atlas.heads.set_index(["layer", "head"])["qk_fro"]
+        drawn = []
+        for layer in anatomy.layers:
+            for head in range(layer.heads):
+                found = dissect(atlas, anatomy, layer.index, head, CORNER, SHOWN)
+                if layer.index == middle:
+                    drawn.append(found.rotated * np.where(found.survives, 1.0, np.nan))
+                total = float(whole[layer.index, head] * (layer.scale or 1.0)) ** 2
+                rows.append(
+                    {
+                        "model": name,
+                        "like": like(atlas),
+                        "layer": layer.index,
+                        "head": head,
+                        "corner_share": found.corner_share,
+                        "corner_survivors": found.corner_survivors,
+                        "corner_by_chance": (CORNER / d) ** 2,
+                        "diagonal_share": float(np.square(found.diagonal).sum()) / total,
+                        "diagonal_by_chance": 1 / d,
+                        "diagonal_mean": float(found.diagonal.mean()),
+                    }
+                )
+        if len(figures) < 2:
+            figures[f"dissection_{name.rpartition('/')[2]}"] = _dissection_figure(drawn[:6], name, middle)
+        claims += _dissected(name, pd.DataFrame(rows).query("model == @name"), rotary(atlas))
+    table = pd.DataFrame(rows)
+    told = "; ".join(
+        f"{name} {own['corner_share'].mean() / own['corner_by_chance'].mean():.1f}"
+        for name, own in table.groupby("model", sort=False)
+    )
+    learned = (
+        f"Energy of W in the {CORNER} x {CORNER} corner of positional directions, in units of what random directions "
+        f"would hold (mean over heads): {told}."
+    )
+    return Outcome({"heads": table}, figures, claims, [learned])
+
+
+def _dissected(name: str, own: pd.DataFrame, turned: bool) -> list[Claim]:
+    above = own["corner_share"] > 2 * own["corner_by_chance"]
+    many, count = float(above.mean()), np.sqrt(len(own))
+    why = f"{SMALLER}; positions are not in what W reads but in the rotation" if turned else SMALLER
+    return [
+        ordered(
+            f"what survives denoising is concentrated in the {CORNER} x {CORNER} corner (share of survivors against "
+            f"the corner's share of the area, mean over heads), {name}",
+            float(own["corner_survivors"].mean()),
+            float(own["corner_by_chance"].mean()),
+            error=float(own["corner_survivors"].std() / count),
+            printed="'concentrated in the top left (K about 20)' (Figure 4)",
+            why=why,
+        ),
+        ordered(
+            f"so it is for most heads (heads with twice the energy of chance there, against half of the heads), {name}",
+            many,
+            0.5,
+            error=float(above.std() / count),
+            printed="'the majority of attention heads' (section 5.1)",
+            why=why,
+        ),
+        ordered(
+            f"W has a diagonal component (share of |W|^2 on the diagonal against 1/d, mean over heads), {name}",
+            float(own["diagonal_share"].mean()),
+            float(own["diagonal_by_chance"].mean()),
+            error=float(own["diagonal_share"].std() / count),
+            printed="'diagonal' in (9)",
+            why="a diagonal is tied to the basis in which the model happens to write its channels",
+            digits=2,
+        ),
+    ]
+
+
+def _dissection_figure(drawn: list[Float[np.ndarray, "n n"]], name: str, layer: int) -> go.Figure:
+    figure = make_subplots(
+        2,
+        3,
+        subplot_titles=[f"head {layer}.{head}" for head in range(len(drawn))],
+        horizontal_spacing=0.06,
+        vertical_spacing=0.13,
+    )
+    for i, entries in enumerate(drawn):
+        figure.add_trace(_small(heat(entries, showscale=False)), i // 3 + 1, i % 3 + 1)
+        box = dict(x0=-0.5, y0=-0.5, x1=CORNER - 0.5, y1=CORNER - 0.5, line=dict(color="grey", width=1))
+        figure.add_shape(type="rect", row=i // 3 + 1, col=i % 3 + 1, **box)
+    figure.update_xaxes(showgrid=False, zeroline=False).update_yaxes(
+        autorange="reversed", showgrid=False, zeroline=False
+    )
+    figure.update_xaxes(title="positional direction", row=2).update_yaxes(title="positional direction", col=1)
+    title = f"{name}: what survives of W off its diagonal, in the directions of the positional basis"
+    return styled(figure, title, height=640)
+
+
+def relation(tokens: tuple[str, ...], pattern: str) -> Bool[np.ndarray, "query key"]:
+    """The pairs of a pattern: identical (the same token before), shifted (what followed it), neighbour (one before)."""
+    ids = np.unique(tokens, return_inverse=True)[1]
+    n = len(ids)
+    before = np.tril(np.ones((n, n), dtype=bool), -1)
+    same = (ids[:, None] == ids[None, :]) & before
+    if pattern == "identical":
+        return np.asarray(same)
+    if pattern == "shifted":
+        after = np.zeros_like(same)
+        after[:, 1:] = same[:, :-1]
+        return np.asarray(after & before)
+    return np.eye(n, k=-1, dtype=bool)
+
+
+def boosts(found: TextConstituents, pairs: Bool[np.ndarray, "query key"]) -> dict[str, float]:
+    """Mean over the pairs of each constituent, less its mean along the row: they add to that of the logits.
+
+    The first token takes no part.
+    """
+    seen = found.visible.copy()
+    seen[:, 0] = seen[0] = False
+    chosen = pairs & seen
+    result = {}
+    for name, term in {**found.folded(), "logits": found.logits}.items():
+        count = np.maximum(seen.sum(1, keepdims=True), 1)
+        centred = term - np.where(seen, term, 0.0).sum(1, keepdims=True) / count
+        result[name] = float(centred[chosen].mean()) if chosen.any() else np.nan
+    return result
+
+
+def passages(atlas: Atlas, tokenizer: object, count: int = PASSAGES, length: int = PASSAGE) -> list[str]:
+    """Passages of the text that was scanned, each said twice."""
+    tokens = atlas.group("corpus")["tokens"].to_numpy()
+    said = [tokenizer.decode(list(map(int, row[1 : 1 + length]))).strip() for row in tokens[:count]]  # type: ignore[attr-defined]
+    return [f"{text} {text}" for text in said]
+
+
+def induction(settings: Settings) -> Outcome:
+    """Figure 6: the strongest head of each pattern on passages that are said twice, and what drives it."""
+    rows, claims = [], []
+    figures: dict[str, go.Figure] = {}
+    for name, where in chosen_models(settings).items():
+        atlas = read(settings, where, home(settings))
+        model, tokenizer = load(where), load_tokenizer(where)
+        texts = passages(atlas, tokenizer)
+        shown = {}
+        for pattern, (column, driver, words) in PATTERNS.items():
+            best = atlas.heads.sort_values(column, na_position="first").iloc[-1]
+            layer, head = int(best["layer"]), int(best["head"])
+            every = [text_constituents(atlas, model, tokenizer, layer, head, text) for text in texts]
+            found = pd.DataFrame([boosts(one, relation(one.tokens, pattern)) for one in every])
+            mean = {str(key): float(values.mean()) for key, values in found.items()}
+            error = {str(key): float(values.std() / np.sqrt(len(found))) for key, values in found.items()}
+            shown[words] = (every[0], driver)
+            rows.append(
+                {
+                    "model": name,
+                    "pattern": pattern,
+                    "layer": layer,
+                    "head": head,
+                    "label": best["label"],
+                    "score": best[column],
+                    **{f"boost_{key}": value for key, value in mean.items()},
+                    **{f"error_{key}": value for key, value in error.items()},
+                }
+            )
+            claims.append(_driven(name, words, driver, found, best[column], f"{layer}.{head}", rotary(atlas)))
+        if len(figures) < 3:
+            figures[f"constituents_{name.rpartition('/')[2]}"] = _pattern_figure(shown, name)
+    table = pd.DataFrame(rows)
+    weakest = table[table["pattern"] == "shifted"].set_index("model")["score"]
+    told = ", ".join(f"{name} {score:.2f}" for name, score in weakest.items())
+    learned = (
+        "The mean must not be dropped from the constituents (LEDGER S14): positional here means every term without "
+        f"content, the mean's included. Attention of the best induction head to what followed the other copy: {told}."
+    )
+    return Outcome({"patterns": table}, figures, claims, [learned])
+
+
+def _driven(name: str, words: str, driver: str, found: pd.DataFrame, score: float, head: str, turned: bool) -> Claim:
+    others = [other for other in ("positional", "mixed", "content") if other != driver]
+    rival = max(others, key=lambda other: float(np.mean(found[other].to_numpy())))
+    gap = found[driver].to_numpy() - found[rival].to_numpy()
+    kinds = {"positional": "the pos-pos constituent", "content": "the cvec-cvec constituent"}
+    why = "small models have weak heads of this kind" + (
+        "; of a rotary model, position is in the rotated mean too" if turned else ""
+    )
+    return ordered(
+        f"{words} is driven by {kinds[driver]} (its part of these keys' logits above the row's mean against the "
+        f"largest other, {rival}), {name}, head {head} (score {score:.2f})",
+        float(found[driver].mean()),
+        float(found[rival].mean()),
+        error=float(gap.std(ddof=1) / np.sqrt(len(gap))),
+        printed="Figure 6",
+        why=why,
+    )
+
+
+def _pattern_figure(shown: dict[str, tuple[TextConstituents, str]], name: str) -> go.Figure:
+    titles = [f"{one.layer}.{one.head}: {driver} constituent" for one, driver in shown.values()]
+    figure = make_subplots(2, 3, subplot_titles=[*titles, *shown], horizontal_spacing=0.05, vertical_spacing=0.12)
+    for column, (one, driver) in enumerate(shown.values(), 1):
+        seen = one.visible.copy()
+        seen[:, 0] = seen[0] = False  # the first token hides the rest
+        part = np.where(seen, one.folded()[driver], np.nan)
+        with np.errstate(invalid="ignore"):
+            rows = np.where(seen, part, 0).sum(1, keepdims=True) / np.maximum(seen.sum(1, keepdims=True), 1)
+        figure.add_trace(_small(heat(part - rows, showscale=False)), 1, column)
+        attention = np.where(seen, one.attention, np.nan)
+        figure.add_trace(_small(heat(attention, signed=False, showscale=False)), 2, column)
+    figure.update_yaxes(autorange="reversed", title="query", col=1).update_yaxes(autorange="reversed")
+    figure.update_xaxes(title="key (token)", row=2)
+    title = f"{name}: a passage said twice; what drives each pattern (above), and the attention (below)"
+    return styled(figure, title, height=680)
+
+
+def _small(trace: go.Heatmap) -> go.Heatmap:
+    """Four bytes a number, so that results stay small."""
+    return trace.update(z=np.asarray(trace.z, dtype=np.float32))
+
+
+EXPERIMENTS = (
+    Experiment(
+        "song-dissection",
+        "Song",
+        "Figures 4 and 26 to 29",
+        "Is W = W_q W_k' a low-rank part on positions, a diagonal, and noise?",
+        dissection,
+        0.2,
+        NEEDS,
+        quick=True,
+    ),
+    Experiment(
+        "song-induction",
+        "Song",
+        "Figures 6 and 30 to 34",
+        "Which constituent of the logits drives attention to identical, neighbouring and shifted tokens?",
+        induction,
+        0.2,
+        NEEDS,
+        quick=True,
+    ),
+)

@@ -1,0 +1,57 @@
+"""Verdicts on statements that a sign does not settle: exact numbers, upper ends of a range, small correlations."""
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from armillary.experiments.experiment import Claim, Verdict, sized
+
+
+def exact(
+    says: str, printed: float, found: float, *, error: float = 0.0, place: str = "", why: str = "", digits: int = 3
+) -> Claim:
+    """A claim about a number that is positive by its nature: same size, or differs."""
+    claim = sized(says, printed, found, error=error, place=place, why=why, digits=digits)
+    return replace(claim, verdict="differs") if claim.verdict == "same direction" else claim
+
+
+def between(says: str, low: float, high: float, found: float, *, place: str, why: str = "", digits: int = 3) -> Claim:
+    """A claim that a positive number lies in a range: same size if it is within a quarter of it, or differs."""
+    nearest = min(max(found, low), high)
+    near = exact(says, nearest, found).verdict == "same size"
+    verdict: Verdict = "same size" if near else "differs"
+    printed = f"{low:.{digits}g} to {high:.{digits}g} ({place})"
+    return Claim(says, printed, f"{found:.{digits}g}", verdict, "" if near else why)
+
+
+def below(says: str, limit: float, found: float, *, error: float = 0.0, printed: str, why: str = "") -> Claim:
+    """A claim that a number is small, by a limit that is told: beyond two standard errors below it, or above it."""
+    verdict: Verdict = (
+        "same direction"
+        if abs(found) + 2 * error < limit
+        else "differs"
+        if abs(found) - 2 * error > limit
+        else "undecided"
+    )
+    shown = f"{found:.3g}" + (f" ± {error:.1g}" if error else "") + f" (limit {limit:.3g})"
+    return Claim(says, printed, shown, verdict, "" if verdict == "same direction" else why)
+
+
+def over_models(claims: dict[str, Claim]) -> Claim:
+    """One claim of the same statement about several models: their common verdict, or undecided where they disagree."""
+    first = next(iter(claims.values()))
+    verdicts = {claim.verdict for claim in claims.values()}
+    found = "; ".join(f"{model} {claim.found}" for model, claim in claims.items())
+    whys = list(dict.fromkeys(claim.why for claim in claims.values() if claim.why))
+    if len(verdicts) > 1:
+        each = ", ".join(f"{model}: {claim.verdict}" for model, claim in claims.items())
+        whys.insert(0, f"the models disagree ({each})")
+    verdict: Verdict = first.verdict if len(verdicts) == 1 else "undecided"
+    return replace(first, found=found, verdict=verdict, why="; ".join(whys))
+
+
+def mean_error(values: Float[np.ndarray, "n"]) -> tuple[float, float]:
+    """Mean and its standard error; no error is known of a single value."""
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return float(values.mean()), float(error)
