@@ -14,7 +14,7 @@ from armillary.experiments import wertich_random
 from armillary.experiments.experiment import Claim, Outcome, Settings, ordered
 from armillary.experiments.wertich import EXPERIMENTS
 from armillary.experiments.wertich_changes import initialised, repeated, strangeness
-from armillary.experiments.wertich_claims import below, between, exact, mean_error, over_models
+from armillary.experiments.wertich_claims import below, between, mean_error, over_models, sized
 from armillary.experiments.wertich_maps import light, shot_table
 from armillary.experiments.wertich_mixture import ALONE, SMALL, Mixtures, by_depth, mixture, random_stacks, without
 from armillary.experiments.wertich_prompts import (
@@ -58,9 +58,9 @@ def row_of(outcome: Outcome, table: str, measure: str) -> dict[str, Any]:
 
 class TestClaims:
     def test_an_exact_number_is_met_or_missed(self) -> None:
-        assert exact("", 2.0, 1.9).verdict == "same size"
-        assert exact("", 2.0, 200.0).verdict == "differs"
-        assert exact("", 2.0, float("nan")).verdict == "undecided"
+        assert sized("", 2.0, 1.9).verdict == "same size"
+        assert sized("", 2.0, 200.0).verdict == "differs"
+        assert sized("", 2.0, float("nan")).verdict == "undecided"
 
     def test_a_range_has_room_of_a_quarter(self) -> None:
         assert [between("", 1.0, 2.0, found, place="").verdict for found in (0.5, 0.8, 1.5, 2.5, 3.0)] == [

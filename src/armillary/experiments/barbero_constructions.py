@@ -127,8 +127,8 @@ def _channel_claims(g: Frequencies, chosen: Constructions) -> list[Claim]:
     band = float(g[BAND - 1])
     place = "Appendix E.1"
     return [
-        sized("the band's product for a key that is not BOS", -85.5, float(QUERY @ OTHER), place=place),
-        sized("the band's product for the key of BOS", 24.9, float(QUERY @ FIRST), place=place),
+        sized("the band's product for a key that is not BOS", -85.5, float(QUERY @ OTHER), place=place, signed=True),
+        sized("the band's product for the key of BOS", 24.9, float(QUERY @ FIRST), place=place, signed=True),
         sized("how far that band turns within 8000 tokens, in radians", 1.64, 8000 * band, place=place),
         ordered(
             "the band breaks in texts that are long enough, but not within the context (tokens, against the context)",

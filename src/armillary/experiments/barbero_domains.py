@@ -45,6 +45,7 @@ def domains(settings: Settings) -> Outcome:
                     least,
                     place="Figure 19: very similar, very slight differences",
                     why="the norms of a small model follow its text more",
+                    signed=True,
                 )
             )
     table = pd.DataFrame(rows)

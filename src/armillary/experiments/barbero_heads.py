@@ -88,7 +88,9 @@ def _tightness(name: str, heads: pd.DataFrame) -> list[Claim]:
             continue
         claims.append(ordered(says, float(head[f"{here}_cosine"]), float(head[f"{there}_cosine"]), printed=printed))
         says = f"{who}, attention there {head[mass]:.2f}: logit with {where[here]} over the bound"
-        claims.append(sized(says, told[here], float(head[f"{here}_cosine"]), place=f"mean of {table}", why=WHY))
+        claims.append(
+            sized(says, told[here], float(head[f"{here}_cosine"]), place=f"mean of {table}", why=WHY, signed=True)
+        )
     return claims
 
 

@@ -146,7 +146,15 @@ def compared(losses: pd.DataFrame, schemes: Schemes, text: str) -> Outcome:
     told = log(PRINTED["NoPE"][0] / PRINTED["RoPE 10k"][0])
     why = "a model of another size, little trained, on little text"
     claims.append(
-        sized("what NoPE loses to RoPE, in nats per token", told, gap, error=error, place="Table 2, Wiki", why=why)
+        sized(
+            "what NoPE loses to RoPE, in nats per token",
+            told,
+            gap,
+            error=error,
+            place="Table 2, Wiki",
+            why=why,
+            signed=True,
+        )
     )
     table = summary(losses)
     return Outcome(

@@ -75,14 +75,25 @@ class Experiment:
 
 
 def sized(
-    says: str, printed: float, found: float, *, error: float = 0.0, place: str = "", why: str = "", digits: int = 3
+    says: str,
+    printed: float,
+    found: float,
+    *,
+    error: float = 0.0,
+    place: str = "",
+    why: str = "",
+    digits: int = 3,
+    signed: bool = False,
 ) -> Claim:
-    """A claim about a number: same size, same direction (sign), or differs. `error` is found's standard error."""
+    """A claim about a number: same size, or differs; of one that could have either sign (`signed`) also same direction.
+
+    `error` is found's standard error.
+    """
     shown = f"{found:.{digits}g}" + (f" ± {error:.1g}" if error else "")
     if not isfinite(found) or not isfinite(printed):
         return Claim(says, _with_place(printed, digits, place), shown, "undecided", why)
     near = abs(found - printed) <= max(SAME_SIZE * max(abs(found), abs(printed)), 2 * error)
-    same = (found > 0) == (printed > 0)
+    same = signed and (found > 0) == (printed > 0)
     verdict: Verdict = "same size" if near else "same direction" if same else "differs"
     return Claim(says, _with_place(printed, digits, place), shown, verdict, "" if near else why)
 

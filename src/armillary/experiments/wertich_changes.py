@@ -11,8 +11,8 @@ import torch
 from plotly.subplots import make_subplots
 
 from armillary.attention_map import attention_map, layer_masses
-from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered
-from armillary.experiments.wertich_claims import exact, mean_error, over_models
+from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered, sized
+from armillary.experiments.wertich_claims import mean_error, over_models
 from armillary.experiments.wertich_prompts import NEEDS, Prompt, loaded, opened, prompts, settings_for, tokens_of
 from armillary.experiments.wertich_weights import colours_of
 from armillary.figures.style import styled
@@ -70,7 +70,7 @@ def random_weights(settings: Settings) -> Outcome:
     uniform = "attention of a randomly initialised model is uniform: entropy over the largest possible"
     claims = [
         over_models(
-            {name: exact(uniform, 1.0, entropy_of(name, INITIAL)[0], place="§8.4, Fig. 8.7") for name in names}
+            {name: sized(uniform, 1.0, entropy_of(name, INITIAL)[0], place="§8.4, Fig. 8.7") for name in names}
         ),
         over_models({name: flatter(name) for name in names}),
     ]
@@ -184,7 +184,7 @@ def scaled_spectra(settings: Settings) -> Outcome:
     claims = [
         compared("alpha = 2 sharpens attention (entropy at 1 and 2)", "entropy_norm", 1, 2, "§8.5, Fig. 8.8"),
         compared("alpha = 1/2 flattens attention (entropy at 1/2 and 1)", "entropy_norm", 0.5, 1, "§8.5, Fig. 8.9"),
-        over_models({name: exact(flat, 1.0, _at(every, name, 0.5, "entropy_norm"), place="§8.5") for name in names}),
+        over_models({name: sized(flat, 1.0, _at(every, name, 0.5, "entropy_norm"), place="§8.5") for name in names}),
         compared("with alpha = 2 words attend to themselves (at 2 and 1)", "itself", 2, 1, "predominantly (§8.5)"),
         compared(
             "text written with alpha = 1/2 is stranger than with alpha = 2 (loss of the unchanged model on it)",

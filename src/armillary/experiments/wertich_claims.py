@@ -8,18 +8,10 @@ from jaxtyping import Float
 from armillary.experiments.experiment import Claim, Verdict, sized
 
 
-def exact(
-    says: str, printed: float, found: float, *, error: float = 0.0, place: str = "", why: str = "", digits: int = 3
-) -> Claim:
-    """A claim about a number that is positive by its nature: same size, or differs."""
-    claim = sized(says, printed, found, error=error, place=place, why=why, digits=digits)
-    return replace(claim, verdict="differs") if claim.verdict == "same direction" else claim
-
-
 def between(says: str, low: float, high: float, found: float, *, place: str, why: str = "", digits: int = 3) -> Claim:
     """A claim that a positive number lies in a range: same size if it is within a quarter of it, or differs."""
     nearest = min(max(found, low), high)
-    near = exact(says, nearest, found).verdict == "same size"
+    near = sized(says, nearest, found).verdict == "same size"
     verdict: Verdict = "same size" if near else "differs"
     printed = f"{low:.{digits}g} to {high:.{digits}g} ({place})"
     return Claim(says, printed, f"{found:.{digits}g}", verdict, "" if near else why)

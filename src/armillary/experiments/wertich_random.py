@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from scipy.special import log_softmax
 
 from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered, sized
-from armillary.experiments.wertich_claims import below, exact, mean_error
+from armillary.experiments.wertich_claims import below, mean_error
 from armillary.figures.style import styled
 from armillary.theory.random_matrix import (
     MarchenkoPastur,
@@ -66,8 +66,8 @@ def spectrum(settings: Settings) -> Outcome:
         ]
     )
     claims = [
-        exact("the largest singular value of Xavier noise is 2", 2.0, largest, error=largest_error, place="Fig. 2.4"),
-        exact(
+        sized("the largest singular value of Xavier noise is 2", 2.0, largest, error=largest_error, place="Fig. 2.4"),
+        sized(
             "the squares of the singular values add up to n",
             float(n),
             energy,
@@ -75,7 +75,7 @@ def spectrum(settings: Settings) -> Outcome:
             place="(6.13)",
             digits=4,
         ),
-        exact(
+        sized(
             "squared singular values of Xavier noise end at 4/n",
             4 / n,
             float(np.square(values[:, 0]).mean()),
@@ -211,7 +211,7 @@ def great_circle(settings: Settings) -> Outcome:
             error=float(np.hypot(at[n, large]["residual_error"], unit[n]["residual_error"])),
             printed="l > 1 shifts the curve to a Dirac delta (§5.2.4)",
         ),
-        exact(
+        sized(
             f"entropy of softmax of a random unit vector is log n, n = {n}",
             float(np.log(n)),
             float(np.log(n) - unit[n]["log_n_minus_entropy"]),

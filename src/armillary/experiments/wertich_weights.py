@@ -11,9 +11,9 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from armillary.atlas import Atlas
-from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings
+from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, sized
 from armillary.experiments.material import models
-from armillary.experiments.wertich_claims import below, between, exact, over_models
+from armillary.experiments.wertich_claims import below, between, over_models
 from armillary.figures.style import styled
 from armillary.lenses.spectral import entropy_rank
 from armillary.theory.random_matrix import MarchenkoPastur, xavier_variance
@@ -205,7 +205,7 @@ def alignment(settings: Settings) -> Outcome:
     claims = [
         over_models(
             {
-                name: exact(
+                name: sized(
                     "tr(W_q'W_k) behaves like N(0, 1): root mean square of z over heads",
                     1.0,
                     _root_mean_square(of_model(name)["z"]),
