@@ -51,3 +51,10 @@ def test_its_commands_exist() -> None:
 
 def test_its_number_of_families() -> None:
     assert f"{len(arm.known_families())} families" in README
+
+
+def test_its_table_of_ratios_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import run
+
+    assert run.rendered(README) == README
