@@ -110,7 +110,7 @@ def _write_streams(store: Path, group: str, kinds: "dict[str, Stream]", layers: 
 
     root = zarr.open_group(store, mode="a")
     small: Arrays = {}
-    sizes: dict[str, int] = {}
+    large: set[str] = set()
     for kind, stream in kinds.items():
         prefix = "" if kind in ("head", "chunk", "share", "tokens", "output") else f"{kind}_"
         for layer in sorted(stream.states):
@@ -119,17 +119,17 @@ def _write_streams(store: Path, group: str, kinds: "dict[str, Stream]", layers: 
                 dims, values = ("layer", *stream.statistic.dims[result]), tensor.cpu().numpy()
                 shape = (layers, *values.shape)
                 if values.nbytes * layers >= LARGE and values.ndim > 1:
-                    if f"{group}/{name}" not in root:
+                    if name not in large:
                         _new_array(root.require_group(group), name, dims, shape, values.dtype)
-                        sizes |= zip(dims, shape, strict=True)
+                        large.add(name)
                     root[f"{group}/{name}"][layer] = values  # type: ignore[index]
                 else:
                     if name not in small:  # a layer that was never seen (one without attention) is missing
                         small[name] = (dims, np.full(shape, np.nan if values.dtype.kind == "f" else 0, values.dtype))
                     small[name][1][layer] = values
         small |= _axes(kind, stream)
-    write_group(store, group, small, sizes=sizes)
-    return None if sizes else small
+    write_group(store, group, small)
+    return None if large else small
 
 
 def _axes(kind: str, stream: "Stream") -> Arrays:
@@ -162,28 +162,21 @@ def labelled(arrays: Arrays) -> "xr.Dataset":
     """The arrays as they would be read back."""
     import xarray as xr
 
-    return xr.Dataset({name: (dims, values) for name, (dims, values) in {**_labels(arrays, {}), **arrays}.items()})
+    return xr.Dataset({name: (dims, values) for name, (dims, values) in arrays.items()})
 
 
-def _labels(arrays: Arrays, sizes: dict[str, int]) -> Arrays:
-    """0, 1, 2, ... for every dimension that has no labels of its own; `sizes` are those of other arrays."""
-    own = {dim: n for dims, values in arrays.values() for dim, n in zip(dims, values.shape, strict=True)}
-    return {dim: ((dim,), np.arange(n)) for dim, n in (sizes | own).items() if dim not in arrays}
+def write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:
+    """Add labelled arrays to a group of a store, new or there already.
 
-
-def write_group(
-    store: Path,
-    group: str,
-    arrays: Arrays,
-    attributes: dict[str, Any] | None = None,
-    sizes: dict[str, int] | None = None,
-) -> None:
-    """Add a group of labelled arrays to a store, or add them to the group; `sizes` are dimensions of those there."""
+    A dimension whose labels would be 0, 1, 2, ... has none: xarray counts by itself.
+    """
     import zarr
 
     root = zarr.open_group(store, mode="a")
-    made = root[group] if sizes else root.create_group(group, attributes=attributes or {})
-    for name, (dims, values) in {**_labels(arrays, sizes or {}), **arrays}.items():
+    made = root.require_group(group)
+    if attributes:
+        made.attrs.update(attributes)
+    for name, (dims, values) in arrays.items():
         _new_array(made, name, dims, values.shape, values.dtype)[...] = values
 
 
