@@ -137,7 +137,7 @@ class _Block:
     def _logits(self, tile: Tile, rows: CentredRows) -> State:
         state = logit_moments(rows) | channel_sums(tile, rows)
         state |= self.propagation.hits(rows.off, tile.heads)
-        once, twice = rows.masked.sum(0), rows.squares.copy_(rows.masked).square_().sum(0)
+        once, twice = rows.masked.sum(0), torch.mul(rows.masked, rows.masked, out=rows.squares).sum(0)
         return state | {
             "lag_sum": self._by_lag(once),
             "lag_square": self._by_lag(twice),
@@ -169,7 +169,8 @@ def to_cells(
 
 def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:
     """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, in float64, without a loop."""
-    rows, keys = matrix.shape[1:]
-    padded = torch.nn.functional.pad(matrix.flip(-1), (0, rows))
-    skewed = padded.flatten(1)[:, : rows * (keys + rows - 1)].reshape(-1, rows, keys + rows - 1)
-    return skewed.sum(1, dtype=torch.float64)
+    heads, rows, keys = matrix.shape
+    width = keys + rows - 1
+    skewed = matrix.new_zeros(heads, rows, width)  # each row one place further to the left than the one before
+    skewed.as_strided((heads, rows, keys), (rows * width, width - 1, 1), rows - 1).copy_(matrix)
+    return skewed.sum(1, dtype=torch.float64).flip(-1)

@@ -18,7 +18,8 @@ class Propagation:
     """
 
     def __init__(self, kept: Bool[Tensor, "#batch #head row key"], query: Int[Tensor, "row"], length: int) -> None:
-        self._late = query >= length - max(1, length // 4)
+        first = length - max(1, length // 4)
+        self._late = slice(int((query < first).sum()), None)
         self._kept = kept[:, :, self._late]
         self._count = self._kept.sum(-1, keepdim=True)
         parts = torch.arange(PLACES + 1, device=kept.device)
@@ -30,7 +31,8 @@ class Propagation:
         """The counts of these heads, whose row-centred logits are given."""
         kept, count, keys = (of_heads(part, heads) for part in (self._kept, self._count, self._keys))
         off = off[:, :, self._late]
-        passes = ((off >= -1) & (off <= count - 1) & kept).to(off.dtype)
+        passes, below = torch.empty_like(off), torch.empty_like(off)
+        torch.ge(off, -1, out=passes).mul_(torch.le(off, (count - 1).to(off.dtype), out=below)).mul_(kept)
         if kept.shape[0] == 1:  # the places are the same in all texts
             passes = passes.sum(0, keepdim=True)
         before = torch.nn.functional.pad(passes.cumsum(-1), (1, 0)).gather(-1, keys.expand(*passes.shape[:3], -1))

@@ -14,7 +14,10 @@ from armillary.streams.stream import State, wide
 from armillary.streams.tiles import Rows, Tile
 
 HIDDEN = -1e30
-"""Added to the logits of keys that a row does not see: their weight is then zero, without any infinity."""
+"""Added to the logits of keys that a row does not see."""
+
+FARTHEST = -80.0
+"""Logits so far below the row's largest count as this far: exp of it is nothing beside 1, and exp of less is slow."""
 
 
 def row_statistics(
@@ -36,7 +39,7 @@ def row_statistics(
         sink = sinks.to(gap.dtype)[None, :, None, None].expand_as(top)
         top = torch.maximum(top, sink)
         sink_gap = wide((sink - top)[..., 0])
-    weight = gap.sub_(top).exp()
+    weight = gap.sub_(top).clamp_(min=FARTHEST).exp()
     if not bool((visible > 0).all()):
         weight = weight * (visible > 0)[..., None]
     total = wide(weight.sum(-1))
@@ -67,7 +70,7 @@ def row_statistics(
         "prev_mass": mass(block.query - 1),
         "first_mass": mass(torch.zeros_like(block.query)),
         "sink_mass": (sink_weight / total).sum((0, 2)),
-        "mean_distance": (wide(gap.copy_(weight).mul_(distance).sum(-1)) / total).sum((0, 2)),
+        "mean_distance": (wide(torch.mul(weight, distance, out=gap).sum(-1)) / total).sum((0, 2)),
     }
 
 
