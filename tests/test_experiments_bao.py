@@ -154,6 +154,7 @@ def test_verdicts_follow_from_the_runs(gain: float, verdict: str) -> None:
     assert bool(found[0].why) == (verdict != "same direction")
 
 
+@pytest.mark.slow
 def test_locater_runs_to_its_end_and_trains_nothing_twice(tiny: Settings) -> None:
     outcome = bao_locater.locater(tiny)
     runs = outcome.tables["runs"]
@@ -170,6 +171,7 @@ def test_locater_runs_to_its_end_and_trains_nothing_twice(tiny: Settings) -> Non
     pd.testing.assert_frame_equal(again.tables["runs"], runs)
 
 
+@pytest.mark.slow
 def test_rho_while_training_is_what_the_runs_logged(tiny: Settings) -> None:
     """The table's means are those of attention.jsonl, and the run of two steps is the beginning of that of four."""
     outcome: Outcome = bao_stripes.stripes(tiny)

@@ -148,6 +148,7 @@ def test_schemes_are_compared_within_seeds() -> None:
     assert table.loc["RoPE 10k", "above_rope"] == 0
 
 
+@pytest.mark.slow
 def test_training_runs_end_to_end_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = replace(
         barbero_training.SMALL,

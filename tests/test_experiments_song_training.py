@@ -172,6 +172,7 @@ class TestTraining:
 
 
 class TestExperiments:
+    @pytest.mark.slow
     def test_accuracy_has_a_row_for_every_length_and_model(self, settings: Settings, tiny: None) -> None:
         found = song_lengths.addition(settings)
         table = found.tables["accuracy"]
@@ -179,6 +180,7 @@ class TestExperiments:
         assert set(table.loc[table["trained"], "digits"]) == {2}
         assert table["accuracy"].between(0, 1).all()
 
+    @pytest.mark.slow
     def test_shares_grow_with_the_frequencies_and_the_untrained_table_is_that_of_the_weights(
         self, settings: Settings, tiny: None
     ) -> None:
@@ -200,6 +202,7 @@ class TestExperiments:
         assert fresh["table_3"] == pytest.approx(energy[:3, :3].sum() / energy.sum())
         assert table.loc[table["position"] == "rotary", "table_3"].isna().all()
 
+    @pytest.mark.slow
     def test_nanogpt_is_measured_at_every_layer_on_both_texts(self, settings: Settings, tiny: None) -> None:
         found = song_nanogpt.nanogpt(settings)
         layers = found.tables["layers"]

@@ -300,6 +300,7 @@ class TestWaysOfRunning:
         for view in views(model, input_ids=tokens(model)):
             assert float(view.attention().sum(-1).max()) < 1
 
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore")
     def test_flex_attention_is_refused_with_a_way_out(self) -> None:
         model = sample_model("llama", attention="flex_attention")
@@ -474,6 +475,7 @@ class TestUnknownFamilies:
             model.generate(tokens(model, batch=1), max_new_tokens=3, decoder_start_token_id=0)
         assert seen == [0, 1, 2]
 
+    @pytest.mark.slow
     def test_mixed_models_number_their_attention_by_block(self) -> None:
         config = AutoConfig.for_model(
             "lfm2", vocab_size=99, hidden_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
