@@ -356,3 +356,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert "Matrices" not in table.stdout
     wrong = CliRunner().invoke(app, ["weights", str(folder), "--out", str(tmp_path / "w"), "--against", "noise"])
     assert "--against noise is not known" in str(wrong.exception)
+
+
+@pytest.mark.parametrize("least", [1e-2, 1e-7, 0.0])
+def test_small_singular_values_survive_whatever_the_conditioning(least: float) -> None:
+    """Through A'A they would be lost below the root of the rounding; such heads take the longer way."""
+    torch.manual_seed(0)
+    scales = torch.logspace(0, float(np.log10(max(least, 1e-9))), 8, dtype=torch.float64)
+    scales[-1] = least
+    a, b = torch.randn(2, 64, 8, dtype=torch.float64) * scales, torch.randn(2, 64, 8, dtype=torch.float64)
+    dense = torch.linalg.svdvals(a @ b.mT)[:, :8].numpy()
+    np.testing.assert_allclose(product_spectrum(a, b).singular, dense, rtol=1e-7, atol=1e-13)

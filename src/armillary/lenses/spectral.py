@@ -84,9 +84,9 @@ def _over(a: Float[np.ndarray, "head"], b: Float[np.ndarray, "head"]) -> Float[n
 
 def product_spectrum(a: Float[Tensor, "head d e"], b: Float[Tensor, "head d e"]) -> ProductSpectrum:
     """The spectrum of A B' of every head, through e x e matrices, in float64."""
-    a, b = a.double(), b.double()
-    small = b.mT @ a
-    singular = torch.linalg.svdvals(torch.linalg.qr(a, mode="r").R @ torch.linalg.qr(b, mode="r").R.mT)
+    parts = [_small_factors(one.double(), other.double()) for one, other in zip(a, b, strict=True)]
+    small, left, right = (torch.stack(found) for found in zip(*parts, strict=True))
+    singular = torch.linalg.svdvals(left @ right.mT)
     eigenvalues = torch.linalg.eigvals(small)
     order = eigenvalues.abs().argsort(-1, descending=True)
     missing = small.shape[-1] - singular.shape[-1]  # heads wider than the model
@@ -97,6 +97,27 @@ def product_spectrum(a: Float[Tensor, "head d e"], b: Float[Tensor, "head d e"])
         singular.square().sum(-1).sqrt().cpu().numpy(),
         (small * small.mT).sum((-2, -1)).cpu().numpy(),
     )
+
+
+def _small_factors(a: Float[Tensor, "d e"], b: Float[Tensor, "d e"]) -> tuple[Tensor, Tensor, Tensor]:
+    """B'A, and triangular R_A, R_B with A'A = R_A'R_A: A B' has the singular values of R_A R_B'."""
+    return b.mT @ a, _triangular(a), _triangular(b)
+
+
+WELL_CONDITIONED = 1e-3
+"""Above this ratio of a triangular factor's least diagonal entry to its largest, A'A gives it to ten digits."""
+
+
+def _triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
+    """R of A = Q R, from the Cholesky factor of A'A (three times faster than QR) where that loses nothing."""
+    if a.shape[0] > a.shape[1]:
+        factor: Tensor
+        factor, failed = torch.linalg.cholesky_ex(a.mT @ a, upper=True)
+        diagonal = factor.diagonal()
+        if not failed and diagonal.min() > WELL_CONDITIONED * diagonal.max():
+            return factor
+    upper: Tensor = torch.linalg.qr(a, mode="r").R
+    return upper
 
 
 @dataclass(frozen=True)
