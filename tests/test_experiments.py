@@ -17,6 +17,7 @@ from armillary.experiments.experiment import (
     Settings,
     experiment,
     experiments,
+    limited,
     ordered,
     sized,
 )
@@ -35,6 +36,8 @@ class TestClaims:
             (10.0, 7.0, 0.0, "differs"),
             (10.0, 7.0, 1.6, "same size"),
             (0.5, float("nan"), 0.0, "undecided"),
+            (0.99, 0.95, 0.0, "same size"),
+            (0.99, 0.8, 0.0, "differs"),
         ],
     )
     def test_of_a_number(self, printed: float, found: float, error: float, verdict: str) -> None:
@@ -51,6 +54,26 @@ class TestClaims:
     )
     def test_of_an_order(self, larger: float, smaller: float, error: float, verdict: str) -> None:
         assert ordered("a is above b", larger, smaller, error=error).verdict == verdict
+
+    def test_two_numbers_are_told_apart_and_large_ones_are_written_out(self) -> None:
+        assert ordered("", 1.4931, 1.4892, error=0.05).found == "1.493 against 1.489 (difference +0.0039 ± 0.05)"
+        assert ordered("", 11963.4, 8192.0).found == "11963 against 8192"
+        assert ordered("", 0.96, 9.8e-20).found == "0.96 against 0"
+        assert ordered("", 0.0, 0.0).found == "0 against 0"
+
+    @pytest.mark.parametrize(
+        ("found", "above", "verdict"),
+        [
+            (0.8, True, "same direction"),
+            (0.8, False, "differs"),
+            (0.2, True, "undecided"),
+            (-0.8, False, "same direction"),
+        ],
+    )
+    def test_of_a_limit(self, found: float, above: bool, verdict: str) -> None:
+        claim = limited("correlation", found, 0.0, above=above, error=0.17)
+        assert claim.verdict == verdict
+        assert claim.found == f"{found} ± 0.17 (the claim: {'above' if above else 'below'} 0)"
 
     def test_a_reason_is_given_only_where_one_is_needed(self) -> None:
         assert sized("it is", 1.0, 1.0, why="small").why == ""
@@ -111,7 +134,7 @@ class TestPage:
             write(one(name), Settings(), small_outcome(Settings()), tmp_path / "results", 30.0)
         assert write_experiments(tmp_path / "results", tmp_path / "PAGE.md") == 2
         page = (tmp_path / "PAGE.md").read_text()
-        assert "2 experiments (small size), 1 minutes in all" in page
+        assert "2 experiments (small size), which take some 0 minutes of one core" in page
         assert "4 claims that were put to the test: 2 same size, 2 differs" in page
         assert page.index("### song-spiral") < page.index("### bao-propagation")
         assert "| differs | that | 2 | 9 | it is small |" in page

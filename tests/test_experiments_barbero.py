@@ -51,9 +51,10 @@ def checked(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def test_names_are_distinct_and_all_but_training_are_quick() -> None:
+def test_names_are_distinct_and_long_ones_are_not_quick() -> None:
     assert len({one.name for one in EXPERIMENTS}) == len(EXPERIMENTS)
-    assert [one.name for one in EXPERIMENTS if not one.quick] == ["barbero-position-schemes"]
+    slow = {one.name for one in EXPERIMENTS if not one.quick}
+    assert slow == {"barbero-domains", "barbero-truncation", "barbero-position-schemes"}
     assert sum(one.minutes for one in EXPERIMENTS) <= 20
 
 

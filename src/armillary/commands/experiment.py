@@ -48,9 +48,9 @@ def run(
     from armillary.experiments.results import run as run_one
 
     one_of("--size", size, ("small", "paper"))
-    chosen = [named(name) for name in names or []]
-    if every or quick:
-        chosen = [one for one in experiments().values() if every or one.quick]
+    asked = [named(name).name for name in names or []]
+    usual = [one.name for one in experiments().values() if every or (quick and one.quick)]
+    chosen = [named(name) for name in dict.fromkeys([*asked, *usual])]
     if not chosen:
         raise ArmillaryError("no experiment was named: give names, --quick or --all (`armillary experiment list`)")
     settings = Settings(
@@ -61,7 +61,7 @@ def run(
         say=lambda sentence: typer.echo(f"  {sentence}", err=True),
     )
     for one in chosen:
-        if (out / one.name / "result.json").exists() and not again and not names:
+        if (out / one.name / "result.json").exists() and not again and one.name not in asked:
             typer.echo(f"{one.name}: there is a result in {out / one.name}; --again runs it anew", err=True)
             continue
         typer.echo(f"{one.name}: {one.question}", err=True)

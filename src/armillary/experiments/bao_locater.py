@@ -27,7 +27,7 @@ from armillary.theory.localization import locater_minimiser
 MEASURES = ("held_out_loss", "entropy", "eigen_scale", "eigen_mean", "r", "rho")
 COLOURS = {NONE: "#444444", SCALE_ONLY: "#E69F00", LOCATER: "#0072B2", LOCALISING: "#009E73"}
 OTHERS = ("#CC79A7", "#D55E00", "#56B4E9")
-SMALLER = "few steps at a higher rate, pre-norm in place of post-norm, another vocabulary"
+SMALLER = "few steps at a higher rate, pre-norm in place of post-norm, another vocabulary (not tested: which matters)"
 
 
 def differences(runs: pd.DataFrame, against: str) -> pd.DataFrame:
@@ -237,7 +237,7 @@ EXPERIMENTS = (
         of="Figures 6 and 8 to 12",
         question="Does LocAteR shrink the eigenspectrum of W_QK, raise entropy and improve models of 1, 3, 6 layers?",
         run=locater,
-        minutes=13.0,
+        minutes=20.0,
         needs=NEEDS,
     ),
 )

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from scipy.stats import spearmanr
 
 from armillary.atlas import Atlas
-from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered
+from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, limited
 from armillary.experiments.material import atlas_of, corpora, models
 from armillary.figures.style import styled
 from armillary.lenses.localization import propagation_table
@@ -92,8 +92,15 @@ def claims(related: pd.DataFrame, heads: pd.DataFrame) -> list[Claim]:
 
         def against_zero(says: str, relation: str, sign: int, printed: str, why: str, model: str = model) -> Claim:
             value, error = at[model, relation]["correlation"], at[model, relation]["error"]
-            pair = (value, 0.0) if sign > 0 else (0.0, value)
-            return ordered(f"{says}: {model}", *pair, error=error, printed=printed, why=why)
+            return limited(
+                f"{says} (rank correlation over heads): {model}",
+                value,
+                0.0,
+                above=sign > 0,
+                error=error,
+                printed=printed,
+                why=f"{why} was not tested",
+            )
 
         found += [
             against_zero(
@@ -101,21 +108,21 @@ def claims(related: pd.DataFrame, heads: pd.DataFrame) -> list[Claim]:
                 "r_data and mean distance",
                 -1,
                 "Lemma 2.1 and 2.2",
-                "the states of a trained model are no random walk, and its heads know positions; the law has none",
+                "the law's tokens are a random walk without positions, a trained model's are not: whether that is why",
             ),
             against_zero(
                 "Where the law (measured Sigma) says that more keys pass a signal, more do",
                 "mean rho predicted_data and observed",
                 1,
                 "Equation (6)",
-                "the states of a trained model are no random walk",
+                "the law's tokens are a random walk, a trained model's are not: whether that is why",
             ),
             against_zero(
                 "A smaller scale goes with a higher entropy",
                 "|W|_F / lambda and entropy",
                 -1,
                 "A2, equation (10)",
-                "x differs in length and shape from layer to layer, which |W|_F does not see",
+                "whether it is that x differs in length and shape from layer to layer, which |W|_F does not see",
             ),
         ]
     return found

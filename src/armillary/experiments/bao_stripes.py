@@ -78,7 +78,8 @@ def claims(final: pd.DataFrame, spread: pd.DataFrame) -> list[Claim]:
     uniform = "the target tr(W) = 1 is r = 1 / lambda = 0.09: by the law nothing localises, rho is near 1 (LEDGER L30)"
     return [
         ordered(
-            "With LocAteR (kappa2 = 1) rho has stripes, without it is uniform: (max - min) / max over places",
+            "With LocAteR (kappa2 = 1) rho has stripes, without it is uniform: (max - min) / max over places with, and "
+            "without (one seed)",
             float(last[LOCATER]),
             float(last[NONE]),
             printed="Figure 7: stripes above, uniform below",
@@ -102,7 +103,10 @@ def learned(final: pd.DataFrame, spread: pd.DataFrame) -> list[str]:
         f"{name}: r = {means[name]['r']:.2f}, mean rho {means[name]['rho']:.2f}, spread over places {last[name]:.2f}"
         for name in SHOWN
     )
-    return [f"Which keys pass a signal after {int(spread['step'].max())} steps at one layer, width 128 ({told})."]
+    return [
+        f"Which keys pass a signal after {int(spread['step'].max())} steps at one layer, width 128 ({told}; "
+        "spreads are of one seed)."
+    ]
 
 
 def stripes_figure(places: pd.DataFrame) -> go.Figure:

@@ -89,7 +89,7 @@ def _row(vectors: str, positions: str, values: Float[np.ndarray, "draw r"]) -> d
 def same(says: str, one: float, other: float, error: float, printed: str) -> Claim:
     """A claim that two means do not differ: it holds within SAME standard errors of the difference."""
     verdict = abs(one - other) <= SAME * error
-    found = f"{one:.3g} against {other:.3g} (difference ± {error:.1g})"
+    found = f"{one:.3g} against {other:.3g} (difference ± {error:.2g})"
     return Claim(says, printed, found, "same direction" if verdict else "differs")
 
 

@@ -259,10 +259,13 @@ def _learned(losses: pd.DataFrame, schemes: Schemes) -> list[str]:
     gap, error = difference(losses, "0.75-RoPE", "RoPE 10k", "longer_loss")
     quarter, quarter_error = difference(losses, "0.25-RoPE", "RoPE 10k", "longer_loss")
     nope, nope_error = difference(losses, "NoPE", "RoPE 10k", "longer_loss")
+    bases = losses.groupby("scheme")["base"].first()
     return [
         f"In windows of {schemes.longer} times the trained length, which the paper leaves to later work, the loss "
         f"above RoPE 10k is {gap:+.3f} ± {error:.3f} nats for 0.75-RoPE, {quarter:+.3f} ± {quarter_error:.3f} for "
-        f"0.25-RoPE and {nope:+.3f} ± {nope_error:.3f} for NoPE."
+        f"0.25-RoPE and {nope:+.3f} ± {nope_error:.3f} for NoPE. (Bases are scaled with the trained length of "
+        f"{schemes.training.length} tokens: 'RoPE 10k' has base {bases['RoPE 10k']:.0f}, 'RoPE 500k' "
+        f"{bases['RoPE 500k']:.0f}.)"
     ]
 
 

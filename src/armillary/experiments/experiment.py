@@ -1,7 +1,7 @@
 """What an experiment is: a question, a function that answers it, and what the paper printed beside what was found."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Literal
@@ -89,13 +89,19 @@ def sized(
 
     `error` is found's standard error.
     """
-    shown = f"{found:.{digits}g}" + (f" ± {error:.1g}" if error else "")
+    shown = f"{found:.{digits}g}" + (f" ± {error:.2g}" if error else "")
     if not isfinite(found) or not isfinite(printed):
         return Claim(says, _with_place(printed, digits, place), shown, "undecided", why)
-    near = abs(found - printed) <= max(SAME_SIZE * max(abs(found), abs(printed)), 2 * error)
+    near = abs(found - printed) <= max(_room(printed, found), 2 * error)
     same = signed and (found > 0) == (printed > 0)
     verdict: Verdict = "same size" if near else "same direction" if same else "differs"
     return Claim(says, _with_place(printed, digits, place), shown, verdict, "" if near else why)
+
+
+def _room(printed: float, found: float) -> float:
+    """How far apart two numbers of the same size may be; near the top of 0 .. 1 it is what they lack that counts."""
+    most = max(abs(printed), abs(found))
+    return max(SAME_SIZE * (1 - most), 0.05) if 0.5 < most <= 1 else SAME_SIZE * most
 
 
 def ordered(
@@ -109,8 +115,49 @@ def ordered(
     verdict: Verdict = "same direction" if gap > 2 * error else "differs" if gap < -2 * error else "undecided"
     if error == 0 and gap == 0:
         verdict = "undecided"
-    found = f"{larger:.{digits}g} against {smaller:.{digits}g}" + (f" (difference ± {error:.1g})" if error else "")
+    found = _pair(larger, smaller, digits) + (f" (difference {gap:+.2g} ± {error:.2g})" if error else "")
     return Claim(says, printed, found, verdict, "" if verdict == "same direction" else why)
+
+
+def limited(
+    says: str,
+    found: float,
+    limit: float,
+    *,
+    above: bool,
+    error: float = 0.0,
+    printed: str = "",
+    why: str = "",
+    digits: int = 3,
+) -> Claim:
+    """A claim that a number is above a limit, or below it: judged like `ordered`, told as the number and the limit."""
+    pair = (found, limit) if above else (limit, found)
+    claim = ordered(says, *pair, error=error, printed=printed, why=why)
+    shown, bound = _told_apart(found, limit, digits)
+    side = "above" if above else "below"
+    return replace(claim, found=shown + (f" ± {error:.2g}" if error else "") + f" (the claim: {side} {bound})")
+
+
+def _pair(larger: float, smaller: float, digits: int) -> str:
+    return " against ".join(_told_apart(larger, smaller, digits))
+
+
+def _told_apart(one: float, other: float, digits: int) -> tuple[str, str]:
+    """Two numbers with as many digits as it takes to see that they differ; what is rounding beside the other is 0."""
+    least = 1e-12 * max(abs(one), abs(other))
+    texts = ("", "")
+    for more in range(4):
+        texts = (_shown(one, digits + more, least), _shown(other, digits + more, least))
+        if texts[0] != texts[1]:
+            break
+    return texts if texts[0] != texts[1] else (_shown(one, digits, least), _shown(other, digits, least))
+
+
+def _shown(value: float, digits: int, least: float) -> str:
+    if abs(value) < least:
+        return "0"
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in text and abs(value) < 1e6 else text
 
 
 def _with_place(printed: float, digits: int, place: str) -> str:

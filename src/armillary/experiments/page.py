@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from armillary.errors import ArmillaryError
+from armillary.experiments.experiment import SAME_SIZE, experiments
 from armillary.experiments.results import Result, read_all
 from armillary.figures.export import svgs
 from armillary.files import write_atomically
@@ -34,16 +35,26 @@ def write_experiments(results: Path, to: Path) -> int:
 
 def _lines(found: list[Result], pictures: Path) -> list[str]:
     counts = Counter(claim.verdict for result in found for claim in result.claims)
-    minutes = sum(result.seconds for result in found) / 60
+    known = experiments()
+    minutes = sum(known[result.name].minutes for result in found)
     sizes = sorted({result.size for result in found})
     lines = [
         "# The papers' tables and figures, run again",
         "",
-        "Written by `armillary experiment page` from the result folders; no number here was typed.",
-        f"{len(found)} experiments ({', '.join(sizes)} size), {minutes:.0f} minutes in all. Of the papers' "
+        "Written by `armillary experiment page` from the result folders. What was found is never typed; what the "
+        "papers printed is quoted with its place.",
+        f"{len(found)} experiments ({', '.join(sizes)} size), which take some {minutes:.0f} minutes of one core where "
+        "nothing is kept from earlier runs. Of the papers' "
         f"{sum(counts.values())} claims that were put to the test: "
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
         + ".",
+        "",
+        f"*Same size*: a number within {SAME_SIZE:.0%} of the printed one (of the larger of the two), or within two "
+        "standard errors. *Same direction*: the order or the sign that the paper states, beyond two standard errors "
+        "where there are any. *Differs*: the other way round, or another size. *Undecided*: within two standard errors "
+        "of no difference, the models disagree, or there is nothing to measure. The last column says what is different "
+        "here, or names a reason: one that was tested where it cites a row of the ledger (`armillary theory`), else a "
+        "guess. 'A against B' are the two sides in the order of the sentence.",
         "",
         "## What was learned that the papers do not say",
         "",
@@ -61,7 +72,7 @@ def _section(result: Result, pictures: Path) -> list[str]:
     lines = [
         f"### {result.name}",
         "",
-        f"**{result.of}.** {result.question} ({result.size} size, {result.seconds:.0f} s)",
+        f"**{result.of}.** {result.question} (`armillary experiment run {result.name}`, {result.size} size)",
         "",
         "| verdict | the paper says | printed | found | why |",
         "|---|---|---|---|---|",

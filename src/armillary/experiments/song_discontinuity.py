@@ -132,6 +132,7 @@ def outcome(task: Task, table: pd.DataFrame, shown: dict[tuple[str, Position], A
         values = chosen[column].to_numpy(dtype=float)
         return float(values.mean()), float(values.std(ddof=1) / sqrt(len(values))) if len(values) > 1 else 0.0
 
+    seeds = table.loc[table["model"] == "language", "seed"].nunique()
     share, error = of("addition", "learned", "gram_10")
     claims.append(
         sized(
@@ -158,13 +159,13 @@ def outcome(task: Task, table: pd.DataFrame, shown: dict[tuple[str, Position], A
             claims.append(
                 ordered(
                     f"the {name} matrix of a language model is smoother than that of addition, {position} positions "
-                    f"(share of {COMPARED} frequencies, {task.window} positions)",
+                    f"(share of {COMPARED} frequencies, {task.window} positions; language models: {seeds})",
                     language,
                     adding,
                     error=sqrt(l_error**2 + a_error**2),
                     printed="99 % against 50 % (Section 4.3)" if part == "gram" else "visibly discontinuous (Figure 5)",
                     why=f"position has {of('language', position, 'pos_share')[0]:.2%} of the variance in the language "
-                    f"model, where {of('language', position, 'chance_share')[0]:.2%} is chance: noise is not smooth",
+                    f"model, where {of('language', position, 'chance_share')[0]:.2%} is chance",
                 )
             )
     for position in POSITIONS:
@@ -177,8 +178,8 @@ def outcome(task: Task, table: pd.DataFrame, shown: dict[tuple[str, Position], A
                 after,
                 error=sqrt(b_error**2 + a_error**2),
                 printed="discontinuity as a consequence of non-language data training (Figure 5)",
-                why="which token can stand at a place depends on the place in these strings: they break the Gram "
-                "matrix of any model that reads them, trained or not",
+                why="which token can stand at a place depends on the place in these strings, which shows in an "
+                "untrained model already",
             )
         )
     return Outcome(
@@ -199,8 +200,8 @@ def _learned(task: Task, table: pd.DataFrame) -> list[str]:
         f"{of('addition', 'learned', 'gram')} of the Gram matrix of the trained adder and "
         f"{of('untrained', 'learned', 'gram')} before training on "
         f"the same strings (rotary: {of('addition', 'rotary', 'gram')} and {of('untrained', 'rotary', 'gram')}), "
-        f"{of('language', 'learned', 'gram')} in a language model on as many positions: how broken a Gram matrix looks "
-        "depends on the strings already, so it has to be compared with an untrained model on the same ones.",
+        f"{of('language', 'learned', 'gram')} in a language model on as many positions. "
+        "What the untrained model shows cannot be due to training.",
         f"The table of learned positions, which no string can break, has {of('addition', 'learned', 'table')} of its "
         f"Gram matrix in these frequencies after addition, {of('language', 'learned', 'table')} after training on text "
         f"and {of('untrained', 'learned', 'table')} before training.",

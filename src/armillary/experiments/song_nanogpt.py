@@ -190,8 +190,8 @@ def nanogpt(settings: Settings) -> Outcome:
         f"stream ({of('learned', own, 'pos_share'):.2%} with learned ones), where the means of {size.sequences} "
         f"sequences would have {1 / size.sequences:.2%} by chance; the ten lowest frequencies hold "
         f"{of('rotary', own, 'dct_energy_10'):.0%} of its Gram matrix ({of('learned', own, 'dct_energy_10'):.0%}), at "
-        f"held-out losses of {losses['rotary']:.2f} and {losses['learned']:.2f} nats a character. A rank or a relative "
-        "norm near chance says nothing about positions."
+        f"held-out losses of {losses['rotary']:.2f} and {losses['learned']:.2f} nats a character. "
+        f"Where the share is near chance, a rank or a relative norm says nothing about positions (seeds: {size.seeds})."
     ]
     figures = {
         "gram": _grams({position: atlases[position, own] for position in POSITIONS}, own),
@@ -203,7 +203,10 @@ def nanogpt(settings: Settings) -> Outcome:
 def _robust(own: float, other: float) -> Claim:
     """Song 4.1: the structure persists out of distribution."""
     return sized(
-        "the low frequencies hold as much of the Gram matrix on other text as on its own", own, other, place="own text"
+        "the low frequencies hold as much of the Gram matrix on other text as on its own",
+        own,
+        other,
+        place="on its own text, measured",
     )
 
 

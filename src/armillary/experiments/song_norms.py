@@ -7,7 +7,7 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from armillary.atlas import Atlas
-from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered, sized
+from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, limited, sized
 from armillary.experiments.song_reading import NEEDS, SMALLER, chosen_models, like, read
 from armillary.figures.style import SIGNED, styled
 
@@ -55,8 +55,8 @@ def norms(settings: Settings) -> Outcome:
         for name, own in after
     )
     learned = (
-        "Part of that orthogonality is the mean, which every layer adds and no token owns: cosine of a token's vectors "
-        f"in layers 0 and 1, and of the same vectors less their layer's mean: {told}."
+        "The cosine between layers is also one of their means, which belong to no token: mean cosine of a token's "
+        f"vectors in layers 0 and 1 on random tokens, and of the same vectors less their layer's mean: {told}."
     )
     return Outcome({"norms": table}, figures, claims, [learned])
 
@@ -64,18 +64,18 @@ def norms(settings: Settings) -> Outcome:
 def _compared(
     name: str, kind: str, length: Float[np.ndarray, "layer"], cosines: Float[np.ndarray, "layer layer"]
 ) -> list[Claim]:
-    why = f"{SMALLER}; GPT-2's own growth is not shared by all models"
+    why = f"{SMALLER}, beside GPT-2's own number"
     place = "Figure 8, GPT-2"
     return [
         sized(f"norm in layer 1 over layer 0, {name}", 10.92, length[1] / length[0], place=place, why=why),
         sized(f"norm in the last layer over layer 0, {name}", 109.8, length[-1] / length[0], place=place, why=why),
-        ordered(
-            f"embeddings of layer 0 are nearly orthogonal to those of any other layer (0.2 against the largest "
-            f"|cosine|), {name}",
-            0.2,
+        limited(
+            f"embeddings of layer 0 are nearly orthogonal to those of any other layer (largest |cosine|), {name}",
             float(np.abs(cosines[0, 1:]).max()),
+            0.2,
+            above=False,
             printed="'close to 0' (B.2)",
-            why=f"{SMALLER}; here the residual connections do carry the embeddings on",
+            why=SMALLER,
         ),
     ]
 

@@ -34,7 +34,7 @@ PAPER_CORPORA = (
 )
 NEEDS = "GPT-2, BERT, BLOOM-560M and Llama-2-7B; 6400 blocks of 512 tokens of OpenWebText, WikiText and GitHub"
 SMALLER = "a much smaller model, on 128 blocks of 128 tokens"
-NOISY = f"{SMALLER}: a mean over few texts leaves noise in every pos_t, which makes the Gram matrix rough"
+NOISY = f"{SMALLER}: a mean over few texts leaves noise in every pos_t (more texts were not tried)"
 
 
 def chosen_models(settings: Settings, small: tuple[str, ...] = SMALL_MODELS) -> dict[str, str]:

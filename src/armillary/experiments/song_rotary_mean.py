@@ -202,7 +202,7 @@ def _beside_the_paper(name: str, own: pd.DataFrame) -> list[Claim]:
             f"variation with position), {name}",
             float(found["positional_pos"]),  # type: ignore[arg-type]
             float(found["positional_mean"]),  # type: ignore[arg-type]
-            printed="pos-pos is 'an important, often dominant constituent' (section 4.2)",
+            printed="P W P' is 'an important—often dominant—constituent' (section 4.2)",
             why=why,
         ),
     ]
@@ -217,8 +217,10 @@ def _learned(summary: pd.DataFrame) -> list[str]:
             f"positional vectors, {row.positional_content:.0%} from content that is alike nearby"
             for row in turned.itertuples()
         )
+        carries = bool((turned["positional_mean"] > 0.5).all())
         sentences.append(
-            "In rotary models the carrier of position is the rotated mean: of how the mean logits vary with position, "
+            ("In these rotary models the carrier of position is the rotated mean. " if carries else "")
+            + f"Of how the mean logits of rotary models vary with position (shares add to 100% and may be negative), "
             f"{told}."
             + "".join(
                 f" In {row.model}, which adds learned positions: {row.positional_mean:.0%} and "

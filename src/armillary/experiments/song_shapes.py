@@ -7,7 +7,7 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from armillary.atlas import Atlas
-from armillary.experiments.experiment import Experiment, Outcome, Settings, ordered, sized
+from armillary.experiments.experiment import Experiment, Outcome, Settings, limited, ordered, sized
 from armillary.experiments.song_reading import NEEDS, NOISY, SMALLER, learned_positions, read, topics
 from armillary.figures.style import SIGNED, styled
 from armillary.lenses.decomposition import decompose
@@ -67,19 +67,20 @@ def spiral(settings: Settings) -> Outcome:
         own = pd.DataFrame(rows).query("model == @name")
         inner = own.iloc[:-1]  # the paper leaves the last layer aside (A.3)
         claims += [
-            ordered(
-                f"positions lie on a continuous curve: two positions are farther apart than two neighbours (in units "
-                f"of that distance; mean of the layers before the last, of which the roughest has "
-                f"{inner['step_ratio'].max():.2f}), {name}",
-                1.0,
+            limited(
+                f"positions lie on a continuous curve: the distance of neighbours over that of any two positions (mean "
+                f"of the layers before the last, of which the roughest has {inner['step_ratio'].max():.2f}), {name}",
                 float(inner["step_ratio"].mean()),
+                1.0,
+                above=False,
                 printed="'continuous and curving shape' (section 2, Figure 1)",
             ),
-            ordered(
-                f"two directions hold more than half of the positional basis (mean of the layers before the last, of "
-                f"which the least has {inner['plane_share'].min():.2f}), {name}",
+            limited(
+                f"two directions hold most of the positional basis (their share; mean of the layers before the last, "
+                f"of which the least has {inner['plane_share'].min():.2f}), {name}",
                 float(inner["plane_share"].mean()),
                 0.5,
+                above=True,
                 printed="drawn in two dimensions; stable rank about 2 (Table 5)",
                 why=NOISY,
             ),
@@ -168,7 +169,7 @@ def gram_blocks(settings: Settings) -> Outcome:
                 float(own["intra_similarity"].iloc[-1] - own["inter_similarity"].iloc[-1]),
                 float(own["intra_similarity"].iloc[0] - own["inter_similarity"].iloc[0]),
                 printed="'progressively clear block structures' (C.3)",
-                why="the documents differ in their words already at layer 0, more so with a vocabulary of 2048",
+                why="here the documents are apart already at layer 0, by their words alone",
             ),
         ]
     return Outcome({"blocks": pd.DataFrame(rows)}, figures, claims)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 from scipy.fft import dctn
 
-from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered, sized
+from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, limited, ordered, sized
 from armillary.experiments.song_reading import NEEDS, NOISY, learned_positions, like, read, topics
 from armillary.figures.style import heat, styled
 from armillary.lenses.decomposition import decompose
@@ -53,12 +53,12 @@ def spectrum(settings: Settings) -> Outcome:
                 place="Table 3, GPT-2",
                 why=NOISY,
             ),
-            ordered(
-                f"a sharp change in the singular values: ten hold nearly all of |P|^2 (mean over layers but the last, "
-                f"against 90 %; the least layer has {own['energy_of_10_values'].min():.2f}), "
-                f"{name}",
+            limited(
+                f"a sharp change in the singular values: ten hold nearly all of |P|^2 (their share; mean over layers "
+                f"but the last, of which the least has {own['energy_of_10_values'].min():.2f}), {name}",
                 float(own["energy_of_10_values"].mean()),
                 0.9,
+                above=True,
                 printed="'a sharp change in the plot' (Figure 3)",
                 why=NOISY,
             ),
@@ -131,7 +131,7 @@ def sinusoidal(settings: Settings) -> Outcome:
     spread = table.groupby("basis", sort=False)["energy_of_10_frequencies"].first()
     learned_sentence = (
         f"The formula that Figure 7 prints has twice the exponents (LEDGER S19); its ten lowest frequencies hold "
-        f"{spread['as printed']:.1%}, those of the encoding that it means {spread['sinusoidal']:.1%}."
+        f"{spread['as printed']:.1%}, those of the encoding of 2017 {spread['sinusoidal']:.1%}."
     )
     return Outcome({"bases": table}, {"sinusoidal": figure}, claims, [learned_sentence])
 

@@ -13,7 +13,7 @@ def between(says: str, low: float, high: float, found: float, *, place: str, why
     nearest = min(max(found, low), high)
     near = sized(says, nearest, found).verdict == "same size"
     verdict: Verdict = "same size" if near else "differs"
-    printed = f"{low:.{digits}g} to {high:.{digits}g} ({place})"
+    printed = f"{low:.{digits}g}" + (f" to {high:.{digits}g}" if high > low else "") + f" ({place})"
     return Claim(says, printed, f"{found:.{digits}g}", verdict, "" if near else why)
 
 
@@ -26,7 +26,7 @@ def below(says: str, limit: float, found: float, *, error: float = 0.0, printed:
         if abs(found) - 2 * error > limit
         else "undecided"
     )
-    shown = f"{found:.3g}" + (f" ± {error:.1g}" if error else "") + f" (limit {limit:.3g})"
+    shown = f"{found:.3g}" + (f" ± {error:.2g}" if error else "") + f" (the claim: below {limit:.3g} in size)"
     return Claim(says, printed, shown, verdict, "" if verdict == "same direction" else why)
 
 

@@ -84,7 +84,7 @@ def mixture(settings: Settings) -> Outcome:
             for n in names
         )
         + ".",
-        f"In random stacks a skip only slows the merging: after {chosen.depth} layers of LayerNorm((1 - beta) x + beta "
+        f"In random stacks a skip slows the merging: after {chosen.depth} layers of LayerNorm((1 - beta) x + beta "
         "attention(x)) what tells tokens apart is "
         + ", ".join(f"{_end(stacks, chosen.depth, beta)[0]:.2g} at beta = {beta:g}" for beta in BETAS)
         + ".",

@@ -221,7 +221,7 @@ def great_circle(settings: Settings) -> Outcome:
     ]
     shortest, few = min(chosen.radii), min(chosen.widths)
     learned = [
-        "Two things make the sinusoid, and length 1 is none of them. Many components: at length "
+        "Two things make the sinusoid, and length 1 is neither. Many components: at length "
         f"{shortest:g} the curve leaves it by {at[few, shortest]['residual']:.1%} of its height at n = {few} and "
         f"by {at[n, shortest]['residual']:.2%} at n = {n}. Small logits, l/sqrt(n): at n = {n} length {large:g} "
         f"costs {at[n, large]['residual']:.1%}. Then no fit is needed: KL = Var(w - v(t))/2, about "
