@@ -12,10 +12,18 @@ from torch import Tensor
 
 from armillary.anatomy import Rotary
 from armillary.shards import from_tensors, to_tensors
-from armillary.streams import AttentionStatistics, ChunkNorms, Covariance, LaggedCovariance, PositionMoments, Stream
+from armillary.streams import (
+    AttentionStatistics,
+    ChunkNorms,
+    Covariance,
+    LaggedCovariance,
+    PositionMoments,
+    Stream,
+    TokenSimilarity,
+)
 from armillary.streams.attention import diagonal_sums
 from armillary.streams.stream import Statistic
-from armillary.streams.tiles import row_blocks
+from armillary.streams.tiles import TILE, row_blocks, tiles
 from armillary.view import AttentionView
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
@@ -272,3 +280,48 @@ def test_a_layer_without_attention_is_missing_not_zero() -> None:
     assert found[0].isnan().all()
     assert (found[1] == 0).all()
     assert found[2].isnan().all()
+
+
+def test_logits_with_large_means_keep_their_digits() -> None:
+    """A bias by distance and a constant along rows, as ALiBi and key biases give: they cancel, and must not swallow."""
+    torch.manual_seed(0)
+    q, k = (torch.randn(4, 2, 96, 16) for _ in range(2))
+    distance = (torch.arange(96.0)[:, None] - torch.arange(96.0)).abs()
+    bias = (100 - 0.5 * distance).expand(1, 2, -1, -1)
+    ours, exact = (
+        AttentionStatistics(1, 96).finish(
+            AttentionStatistics(1, 96).measure(
+                AttentionView(q.to(kind), k.to(kind), k.to(kind), 0.05, causal=True, bias=bias.to(kind))
+            )
+        )
+        for kind in (torch.float32, torch.float64)
+    )
+    lags = slice(0, 80)  # the longest have few pairs
+    torch.testing.assert_close(
+        ours["logit_variance_by_lag"][:, lags], exact["logit_variance_by_lag"][:, lags], rtol=1e-4, atol=0
+    )
+    whole = ours["channel_share"].sum(-1) + ours["bias_share"]
+    torch.testing.assert_close(whole, torch.ones(2, dtype=torch.float64), rtol=0, atol=2e-6)
+
+
+def test_a_model_under_autocast_changes_no_statistic() -> None:
+    torch.manual_seed(0)
+    view = AttentionView(*(torch.randn(2, 3, 40, 8) for _ in range(3)), 0.4, causal=True)
+    h = torch.randn(2, 40, 12) + 3
+    for statistic, batch in (
+        (AttentionStatistics(1, 40), view),
+        (Covariance(1), h),
+        (LaggedCovariance((1, 4), 1), h),
+        (TokenSimilarity(1), h),
+    ):
+        plain = statistic.measure(batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            lowered = statistic.measure(batch)
+        for name, value in plain.items():
+            assert torch.equal(lowered[name], value), (type(statistic).__name__, name)
+
+
+def test_few_key_heads_do_not_make_large_tiles() -> None:
+    view = AttentionView(torch.randn(4, 71, 256, 4), *(torch.randn(4, 1, 256, 4) for _ in range(2)), 0.5, causal=True)
+    largest = max(tile.products.numel() for block in row_blocks(view) for tile in tiles(view, block))
+    assert largest <= 8 * TILE

@@ -181,8 +181,8 @@ class _FirstRound:
             streams = {name: Stream(stream.statistic) for name, stream in self._merged.items()}
             from_tensors(streams, unpack(kept))
             del kept, fresh
-            for name, stream in streams.items():
-                self._merged[name].merge(stream)
+            for name in list(streams):
+                self._merged[name].merge(streams.pop(name))
         self._run.progress.shard_done(shard)
         if self._merged is not None and (shard.index + 1) % MERGE_EVERY == 0:
             self._place.write_merged(shard.index + 1, self._merged)

@@ -105,7 +105,7 @@ def _small_factors(a: Float[Tensor, "d e"], b: Float[Tensor, "d e"]) -> tuple[Te
 
 
 WELL_CONDITIONED = 1e-3
-"""Above this ratio of a triangular factor's least diagonal entry to its largest, A'A gives it to ten digits."""
+"""Above this ratio of a triangular factor's least singular value to its largest, A'A gives it to ten digits."""
 
 
 def _triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
@@ -113,9 +113,10 @@ def _triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
     if a.shape[0] > a.shape[1]:
         factor: Tensor
         factor, failed = torch.linalg.cholesky_ex(a.mT @ a, upper=True)
-        diagonal = factor.diagonal()
-        if not failed and diagonal.min() > WELL_CONDITIONED * diagonal.max():
-            return factor
+        if not failed:
+            singular = torch.linalg.svdvals(factor)
+            if singular[-1] > WELL_CONDITIONED * singular[0]:
+                return factor
     upper: Tensor = torch.linalg.qr(a, mode="r").R
     return upper
 

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from armillary.errors import ArmillaryError
 from armillary.streams.localization import Propagation, least_entropy
 from armillary.streams.power_sums import MOMENT_STATE, MOMENTS, combine_moments, finish_moments
 from armillary.streams.rows import (
@@ -59,6 +60,11 @@ class AttentionStatistics:
         }
 
     def measure(self, batch: AttentionView) -> State:
+        if batch.queries <= self.skip or batch.keys > self.length:
+            raise ArmillaryError(
+                f"{batch.queries} queries and {batch.keys} keys, without the first {self.skip}: these statistics were "
+                f"made for texts of up to {self.length} tokens, and need one after the skipped"
+            )
         total: State = {}
         for block in row_blocks(batch, self.skip):
             found = _Block(batch, block, self.skip, self.length).state()
@@ -137,12 +143,26 @@ class _Block:
     def _logits(self, tile: Tile, rows: CentredRows) -> State:
         state = logit_moments(rows) | channel_sums(tile, rows)
         state |= self.propagation.hits(rows.off, tile.heads)
-        once, twice = rows.masked.sum(0), torch.mul(rows.masked, rows.masked, out=rows.squares).sum(0)
+        once, twice = self._over_texts(rows, of_heads(self.kept, tile.heads))
         return state | {
             "lag_sum": self._by_lag(once),
             "lag_square": self._by_lag(twice),
             "cell_sum": self._cells(once),
         }
+
+    def _over_texts(
+        self, rows: CentredRows, kept: Float[Tensor, "#batch #head row key"]
+    ) -> tuple[Float[Tensor, "head row key"], Float[Tensor, "head row key"]]:
+        """Sums over texts of the logits and of their squares, from those about their mean: large means keep digits.
+
+        Overwrites rows.squares.
+        """
+        count = kept.expand(rows.masked.shape[0], -1, -1, -1).sum(0)
+        near = rows.masked.sum(0) / count.clamp(min=1)
+        off = torch.addcmul(rows.masked, near, kept, value=-1)
+        left, square = off.sum(0), torch.mul(off, off, out=rows.squares).sum(0)
+        middle, number, rest = wide(near), wide(count), wide(left)
+        return rest + middle * number, wide(square) + 2 * middle * rest + middle.square() * number
 
     def _by_lag(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head lag"]:
         """Sums by lag i - j, for all lags of the text, -(length - 1) .. length - 1."""
@@ -153,7 +173,8 @@ class _Block:
 
     def _cells(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head cell cell_"]:
         keys = torch.arange(self.block.keys.start, self.block.keys.stop, device=sums.device)
-        return to_cells(wide(sums), self.block.query, keys, self.length)
+        sums = wide(sums)
+        return to_cells(sums, self.block.query.to(sums.device), keys.to(sums.device), self.length)
 
 
 def to_cells(
@@ -173,4 +194,4 @@ def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head 
     width = keys + rows - 1
     skewed = matrix.new_zeros(heads, rows, width)  # each row one place further to the left than the one before
     skewed.as_strided((heads, rows, keys), (rows * width, width - 1, 1), rows - 1).copy_(matrix)
-    return skewed.sum(1, dtype=torch.float64).flip(-1)
+    return wide(skewed).sum(1).flip(-1)

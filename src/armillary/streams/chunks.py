@@ -87,11 +87,11 @@ class ChunkNorms:
         outer = (key[..., :, None] * key[..., None, :]).flatten(2)
         if view.mask is None:
             begin, end = seen_range(view, self.skip)
-            number = (end - begin).double()[None, :, None]
+            number = wide(end - begin)[None, :, None]
             sums = [_between(values, begin, end) for values in (key.flatten(2), outer)]
         else:
             seen = view.visible(slice(self.skip, None))
-            shown = seen[:, min(head, seen.shape[1] - 1)].double()
+            shown = wide(seen[:, min(head, seen.shape[1] - 1)])
             shown[..., : self.skip] = 0.0
             number = shown.sum(-1)[..., None]
             sums = [shown @ values for values in (key.flatten(2), outer)]
@@ -164,7 +164,7 @@ def _between(
 ) -> Float[Tensor, "batch row n"]:
     """The sum of the values from begin to end, for each row."""
     running = torch.nn.functional.pad(values.cumsum(1), (0, 0, 1, 0))
-    return running[:, end] - running[:, begin]
+    return running[:, end.to(running.device)] - running[:, begin.to(running.device)]
 
 
 def _length(vectors: Float[Tensor, "*dims e"]) -> Float[Tensor, "*dims"]:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from armillary.streams.stream import State, single, wide
+from armillary.view import exact_arithmetic
 
 
 class PositionMoments:
@@ -171,7 +172,8 @@ def scatter_of(
     """
     near_x, near_y = x_mean.to(x), y_mean.to(y)
     total = torch.zeros(x.shape[1], y.shape[1], dtype=torch.float64, device=x_mean.device)
-    for start in range(0, len(x), TOGETHER):
-        rows = slice(start, start + TOGETHER)
-        total += wide((x[rows] - near_x).T @ (y[rows] - near_y))
+    with exact_arithmetic(x):
+        for start in range(0, len(x), TOGETHER):
+            rows = slice(start, start + TOGETHER)
+            total += wide((x[rows] - near_x).T @ (y[rows] - near_y))
     return total.addr_(x_mean - wide(near_x), y_mean - wide(near_y), alpha=-len(x))

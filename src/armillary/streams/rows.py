@@ -12,6 +12,7 @@ from torch import Tensor
 from armillary.streams.power_sums import of_rows
 from armillary.streams.stream import State, wide
 from armillary.streams.tiles import Rows, Tile
+from armillary.view import exact_arithmetic
 
 HIDDEN = -1e30
 """Added to the logits of keys that a row does not see."""
@@ -41,7 +42,7 @@ def row_statistics(
         sink_gap = wide((sink - top)[..., 0])
     weight = gap.sub_(top).clamp_(min=FARTHEST).exp()
     if not bool((visible > 0).all()):
-        weight = weight * (visible > 0)[..., None]
+        weight = weight * (visible > 0).to(weight.device)[..., None]
     total = wide(weight.sum(-1))
     mean_gap = wide(gap.mul_(weight).sum(-1))
     sink_weight = torch.zeros_like(total)
@@ -96,10 +97,12 @@ def centred_rows(
 ) -> CentredRows:
     """Each row less its mean over the keys where `kept` is 1, which are `count`."""
     masked = logits * kept
-    mean = wide(masked.sum(-1)) / count.clamp(min=1)
-    off = torch.addcmul(masked, mean.to(masked)[..., None], kept, value=-1)
+    near = (wide(masked.sum(-1)) / count.clamp(min=1)).to(masked)
+    off = torch.addcmul(masked, near[..., None], kept, value=-1)
+    more = wide(off.sum(-1)) / count.clamp(min=1)  # what rounding left: channel_sums needs rows that sum to zero
+    off.addcmul_(more.to(off)[..., None], kept, value=-1)
     squares = off.square()
-    return CentredRows(masked, off, count, mean, wide(squares.sum(-1)), squares)
+    return CentredRows(masked, off, count, wide(near) + more, wide(squares.sum(-1)), squares)
 
 
 def logit_moments(rows: CentredRows) -> State:
@@ -114,9 +117,9 @@ def square_with(
 ) -> Float[Tensor, "batch head row"]:
     """The sum of squares about the row's mean once the other logits that it sees count too."""
     more = wide(seen.sum(-1))
-    chosen = wide(others) * seen
+    chosen, counted = wide(others * seen), wide(seen)
     mean = chosen.sum(-1) / more.clamp(min=1)
-    own = ((chosen - mean[..., None]) * seen).square().sum(-1)
+    own = ((chosen - mean[..., None]) * counted).square().sum(-1)
     together = (rows.count + more).clamp(min=1)
     return rows.square + own + (mean - rows.mean).square() * rows.count * more / together
 
@@ -127,7 +130,8 @@ def channel_sums(tile: Tile, rows: CentredRows) -> State:
     The part of channel c is sum_ij b_ij scale q_ic k_jc; since b is centred it need not be. All parts sum to sum b^2.
     """
     off, k = rows.off, tile.k
-    read = (off.reshape(off.shape[0], k.shape[1], -1, off.shape[-1]) @ k).reshape(tile.q.shape)
+    with exact_arithmetic(off):
+        read = (off.reshape(off.shape[0], k.shape[1], -1, off.shape[-1]) @ k).reshape(tile.q.shape)
     biased = torch.zeros_like(rows.square) if tile.bias is None else wide((off * tile.bias).sum(-1))
     return {
         "channel_sum": wide(tile.q * read).sum((0, 2)),

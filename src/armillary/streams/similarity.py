@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from armillary.streams.stream import State, single, wide
-from armillary.view import AttentionView
+from armillary.view import AttentionView, exact_arithmetic
 
 
 class TokenSimilarity:
@@ -81,7 +81,8 @@ def _sums(h: Float[Tensor, "sequence token width"]) -> tuple[Tensor, Tensor, Ten
         length = part.square().sum(-1).sqrt_()
         inverse = torch.where(length > 0, 1 / length, 0.0)
         sums.append(wide(part).sum(1))
-        units.append(wide((inverse[:, None] @ part)[:, 0]))
+        with exact_arithmetic(part):
+            units.append(wide((inverse[:, None] @ part)[:, 0]))
         present.append(wide((length > 0).sum(1)))
     mean, unit, count = (torch.stack(found).sum(0) for found in (sums, units, present))
     return mean / h.shape[1], unit, count

@@ -39,7 +39,9 @@ class Tile:
 
 def row_blocks(view: AttentionView, first: int = 0) -> Iterator[Rows]:
     """The rows from `first` on, in blocks; a block of causal or windowed attention has only the keys it can see."""
-    height = max(ROWS, TILE // (view.q.shape[0] * view.heads * view.keys))
+    batch, group = view.q.shape[0], view.heads // view.k.shape[1]
+    height = max(ROWS, TILE // (batch * view.heads * view.keys))
+    height = max(1, min(height, 8 * TILE // (batch * group * view.keys)))  # heads that share a key head stay together
     ahead = view.keys - view.queries
     for start in range(first, view.queries, height):
         rows = slice(start, min(start + height, view.queries))
