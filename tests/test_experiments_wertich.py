@@ -63,7 +63,7 @@ class TestClaims:
         assert sized("", 2.0, float("nan")).verdict == "undecided"
 
     def test_a_range_has_room_of_a_quarter(self) -> None:
-        assert [between("", 1.0, 2.0, found, place="").verdict for found in (0.5, 0.8, 1.5, 2.5, 3.0)] == [
+        assert [between("", 2.0, 4.0, found, place="").verdict for found in (1.0, 1.6, 3.0, 5.0, 6.0)] == [
             "differs",
             "same size",
             "same size",

@@ -163,7 +163,8 @@ class TestLayers:
         assert table["mi_1"].notna().all()
         found = atlas.group("input").sel(layer=0)
         for name in ("earlier", "later"):
-            assert np.linalg.eigvalsh(found[f"lag_covariance_{name}"].to_numpy()[0]).min() > -1e-9
+            values = np.linalg.eigvalsh(found[f"lag_covariance_{name}"].to_numpy()[0])
+            assert values.min() > -1e-8 * values.max()  # products of single precision, added in double
         rows = lens.layer_table(arm.scan(sample_model("llama"), tokens, streams=streams), 0.0)
         assert rows["mi_4"][0] == pytest.approx(rows["mi_floor"][0], rel=0.5)
 

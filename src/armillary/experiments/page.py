@@ -17,6 +17,10 @@ TITLES = {
 }
 
 
+FOREMOST = "rotary-mean"
+"""What no paper has: told before the rest."""
+
+
 def write_experiments(results: Path, to: Path) -> int:
     """Write the page and its pictures (a folder beside it, named like it); returns how many results it tells of."""
     found = read_all(results)
@@ -38,6 +42,7 @@ def _lines(found: list[Result], pictures: Path) -> list[str]:
     known = experiments()
     minutes = sum(known[result.name].minutes for result in found)
     sizes = sorted({result.size for result in found})
+    first = sorted(found, key=lambda result: result.name != FOREMOST)
     lines = [
         "# The papers' tables and figures, run again",
         "",
@@ -58,7 +63,7 @@ def _lines(found: list[Result], pictures: Path) -> list[str]:
         "",
         "## What was learned that the papers do not say",
         "",
-        *(f"- {sentence} ([{result.name}](#{result.name}))" for result in found for sentence in result.learned),
+        *(f"- {sentence} ([{result.name}](#{result.name}))" for result in first for sentence in result.learned),
         "",
     ]
     for paper, title in TITLES.items():
