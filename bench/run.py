@@ -55,7 +55,7 @@ def main(asked: list[str]) -> int:
             kept["parts"][name] = [asdict(row) for row in PARTS[name]()]
             kept["machine"] = scaling.machine()
             show(Table(title=name), [Row(**row) for row in kept["parts"][name]])
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")
     rows = every(kept)
     show(Table(title="all"), rows)
