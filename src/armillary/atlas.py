@@ -73,15 +73,11 @@ class Atlas:
     @cached_property
     def layers(self) -> "pd.DataFrame":
         """A row for every point of the residual stream, 0 (after the embeddings) to L."""
-        from armillary.lenses.tables import read_table
-
         return read_table(self, "layers")
 
     @cached_property
     def matrices(self) -> "pd.DataFrame":
         """A row for every stored matrix, against a random one of its shape (`armillary weights`)."""
-        from armillary.lenses.tables import read_table
-
         if not self.has("tables/matrices"):
             raise ArmillaryError(
                 f"{self.path} has no spectra of whole matrices: `armillary weights MODEL --out DIR` writes them"
@@ -91,8 +87,6 @@ class Atlas:
     @cached_property
     def heads(self) -> "pd.DataFrame":
         """A row for every head of every layer; a measure that does not apply is missing."""
-        from armillary.lenses.tables import read_table
-
         return read_table(self, "heads")
 
     def to_csv(self, folder: str | Path) -> list[Path]:
@@ -122,6 +116,22 @@ class Atlas:
                     ) from error
             written.append(path)
         return written
+
+
+def read_table(atlas: Atlas, name: str) -> "pd.DataFrame":
+    """A table as lenses/tables.py kept it; nothing that computes is imported."""
+    import pandas as pd
+    import zarr
+
+    group = zarr.open_group(atlas.path, path=f"tables/{name}", mode="r")
+    kept: dict[str, Any] = dict(group.attrs)
+    values: Any = group["values"]
+    table = pd.DataFrame(values[:], columns=kept["numbers"])
+    for column, words in kept["words"].items():
+        table[column] = pd.Series(words, dtype="str").replace("", None)
+    for column in kept["whole"]:
+        table[column] = table[column].astype("Int64")
+    return table.reindex(columns=kept["columns"])
 
 
 def open_atlas(path: str | Path) -> Atlas:

@@ -7,8 +7,8 @@ import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
+from armillary.console import console
 from armillary.errors import ArmillaryError
-from armillary.terminal import console
 
 if TYPE_CHECKING:
     from armillary.dossier import Dossier

@@ -1,7 +1,5 @@
 """What the commands print: tables that fit a terminal."""
 
-import os
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
@@ -14,15 +12,9 @@ from rich.table import Table
 from armillary.anatomy import describe
 from armillary.anatomy.description import Alibi, Anatomy, Layer, LayerPosition, RelativeBias, Rotary
 from armillary.anatomy.samples import sample_config
+from armillary.console import console
 from armillary.verification import Verification
 from armillary.verified import Record, devices, versions
-
-
-def console() -> Console:
-    """Standard output; wide where it is not a terminal, so that tables are not folded for a file or a pipe."""
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(highlight=False, width=wide)
-
 
 T = TypeVar("T")
 

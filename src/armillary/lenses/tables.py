@@ -1,6 +1,6 @@
 """The two tables of an atlas, layers and heads: columns that are a contract, filled by the lenses."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -75,18 +75,3 @@ def write_tables(atlas: "Atlas") -> None:
         }
         group = root.create_group(f"tables/{name}", attributes=attributes)
         group.create_array("values", data=table[numbers].to_numpy(np.float64), dimension_names=["row", "column"])
-
-
-def read_table(atlas: "Atlas", name: str) -> pd.DataFrame:
-    """A table as write_tables kept it."""
-    import zarr
-
-    group = zarr.open_group(atlas.path, path=f"tables/{name}", mode="r")
-    kept: dict[str, Any] = dict(group.attrs)
-    values: Any = group["values"]
-    table = pd.DataFrame(np.asarray(values[:]), columns=kept["numbers"])
-    for column, words in kept["words"].items():
-        table[column] = pd.Series(words, dtype="str").replace("", None)
-    for column in kept["whole"]:
-        table[column] = table[column].astype("Int64")
-    return table.reindex(columns=kept["columns"])
