@@ -21,8 +21,8 @@ from armillary.experiments.experiment import (
     ordered,
     sized,
 )
-from armillary.experiments.page import write_experiments
-from armillary.experiments.results import read, write
+from armillary.experiments.page import lines, write_experiments
+from armillary.experiments.results import read, read_all, write
 from browser import CHROMIUM
 
 PAPERS = ("Song", "Wertich", "Bao", "Barbero")
@@ -175,3 +175,22 @@ class TestCommands:
         found = CliRunner().invoke(app, ["experiment", *asked])
         assert isinstance(found.exception, ArmillaryError)
         assert said in str(found.exception)
+
+
+class TestCommittedResults:
+    """What EXPERIMENTS.md tells is what the results in the repository say."""
+
+    ROOT = Path(__file__).resolve().parents[1]
+
+    def test_the_page_is_made_from_them(self) -> None:
+        found = read_all(self.ROOT / "experiments/results")
+        assert [result.name for result in found] == list(experiments())
+        page = (self.ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8")
+        assert page == "\n".join(lines(found, Path("experiments/figures")))
+
+    def test_addition_is_learned_and_does_not_reach_other_lengths(self) -> None:
+        accuracy = read(self.ROOT / "experiments/results/song-addition").table("accuracy")
+        inside = accuracy[accuracy["trained"]].groupby(["position", "seed"])["accuracy"].mean()
+        assert (inside["rotary"] > 0.95).all()
+        assert (inside["learned"] > 0.95).sum() >= 2  # one of three seeds does not learn the longest sums
+        assert accuracy[~accuracy["trained"]]["accuracy"].max() < 0.2

@@ -33,11 +33,12 @@ def write_experiments(results: Path, to: Path) -> int:
     for (result, name), svg in zip(named, svgs([result.figure(name) for result, name in named]), strict=True):
         write_atomically(pictures / f"{result.name}-{name}.svg", svg.encode("utf-8"))
     shown = pictures.relative_to(to.parent)
-    write_atomically(to, "\n".join(_lines(found, shown)).encode("utf-8"))
+    write_atomically(to, "\n".join(lines(found, shown)).encode("utf-8"))
     return len(found)
 
 
-def _lines(found: list[Result], pictures: Path) -> list[str]:
+def lines(found: list[Result], pictures: Path) -> list[str]:
+    """The page's lines; `pictures` is where its figures lie, seen from it."""
     counts = Counter(claim.verdict for result in found for claim in result.claims)
     known = experiments()
     minutes = sum(known[result.name].minutes for result in found)
