@@ -34,7 +34,7 @@ def rows() -> list[Row]:
 def layer(folder: str) -> dict[str, float]:
     """Seconds of the spectra of a layer's heads, of reading its weights, and of one dense head's singular values."""
     from armillary.anatomy.source import describe
-    from armillary.lenses.spectral import layer_spectra
+    from armillary.lenses.products import layer_spectra
 
     torch.set_num_threads(os.cpu_count() or 1)
     anatomy = describe(folder)

@@ -1,9 +1,9 @@
 """The commands, as a person or a script meets them."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,15 +22,21 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-def seconds(code: str) -> float:
-    start = time.perf_counter()
+def processor_seconds(code: str) -> float:
+    """What a new interpreter spends on the code: unlike the clock, that does not depend on other work."""
+
+    def spent() -> float:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime
+
+    start = spent()
     python(code)
-    return time.perf_counter() - start
+    return spent() - start
 
 
 def test_help_answers_in_half_a_second() -> None:
     help_page = "import sys; sys.argv = ['armillary', '--help']; from armillary.cli import main; main()"
-    extra = min(seconds(help_page) - seconds("pass") for _ in range(5))
+    extra = min(processor_seconds(help_page) for _ in range(5)) - min(processor_seconds("pass") for _ in range(5))
     assert extra < 0.5
 
 

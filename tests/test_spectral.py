@@ -15,13 +15,11 @@ import armillary as arm
 from armillary.anatomy.checkpoint import Checkpoint
 from armillary.anatomy.samples import SAMPLES, sample_model
 from armillary.cli import app
+from armillary.lenses.products import entropy_rank, layer_spectra, product_spectrum
 from armillary.lenses.spectral import (
     FALSE_POSITIVE,
     against_random,
-    entropy_rank,
     head_rows,
-    layer_spectra,
-    product_spectrum,
     random_like,
     squared_singular_values,
 )
@@ -71,15 +69,15 @@ def same_set(a: np.ndarray, b: np.ndarray, tolerance: float) -> bool:
 
 
 def test_repeated_singular_values_and_known_ranks() -> None:
-    a = torch.eye(6, 3)[None]
-    found = product_spectrum(a, 2 * a)
+    a = torch.eye(6, 3)
+    found = product_spectrum([a], [2 * a])
     np.testing.assert_allclose(found.singular, [[2, 2, 2]])
     np.testing.assert_allclose(found.eigenvalues, [[2, 2, 2]])
     assert found.stable_rank[0] == pytest.approx(3)
     assert found.entropy_rank[0] == pytest.approx(3)
     assert found.symmetric_share[0] == pytest.approx(1)
-    rotation = torch.tensor([[0.0, -1.0], [1.0, 0.0]])[None]
-    assert product_spectrum(rotation, torch.eye(2)[None]).symmetric_share[0] == pytest.approx(0)
+    rotation = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    assert product_spectrum([rotation], [torch.eye(2)]).symmetric_share[0] == pytest.approx(0)
     assert entropy_rank(np.array([1.0, 0.0, 0.0])) == pytest.approx(1)
 
 
@@ -366,4 +364,4 @@ def test_small_singular_values_survive_whatever_the_conditioning(least: float) -
     scales[-1] = least
     a, b = torch.randn(2, 64, 8, dtype=torch.float64) * scales, torch.randn(2, 64, 8, dtype=torch.float64)
     dense = torch.linalg.svdvals(a @ b.mT)[:, :8].numpy()
-    np.testing.assert_allclose(product_spectrum(a, b).singular, dense, rtol=1e-7, atol=1e-13)
+    np.testing.assert_allclose(product_spectrum(list(a), list(b)).singular, dense, rtol=1e-7, atol=1e-13)

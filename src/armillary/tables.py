@@ -9,6 +9,7 @@ from rich.table import Table
 
 from armillary.console import console
 from armillary.errors import ArmillaryError
+from armillary.grid import Column, print_columns
 
 if TYPE_CHECKING:
     from armillary.dossier import Dossier
@@ -93,15 +94,15 @@ def show(table: pd.DataFrame, *, title: str = "", limit: int | None = None) -> N
     """Print the columns that hold anything, numbers to three digits."""
     out = console()
     shown = filled(table)
-    grid = Table(box=None, pad_edge=False, header_style="dim", title=title or None, title_justify="left")
-    for column in shown.columns:
-        number = pd.api.types.is_numeric_dtype(shown[column])
-        grid.add_column(str(column).replace("_", " "), justify="right" if number else "left")
-    for row in shown.head(limit or len(shown)).itertuples(index=False):
-        grid.add_row(*(escape(cell(value)) for value in row))
-    out.print(grid)
+    print_columns(out, [column(shown[name].head(limit or len(shown))) for name in shown.columns], title)
     if limit is not None and len(shown) > limit:
         out.print(f"[dim]{len(shown) - limit} more rows: --json has them all[/dim]")
+
+
+def column(values: pd.Series) -> Column:
+    """A column as it is printed."""
+    number = bool(pd.api.types.is_numeric_dtype(values))
+    return Column(str(values.name).replace("_", " "), [cell(value) for value in values.tolist()], number)
 
 
 def show_dossier(told: "Dossier") -> None:
@@ -129,9 +130,10 @@ def show_dossier(told: "Dossier") -> None:
 
 
 def cell(value: Any) -> str:
-    """A value in a table: whole numbers as they are, others to three significant digits, missing as nothing."""
+    """A value in a table: numbers to three digits but whole ones, missing as nothing, control characters spelt out."""
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return ""
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 1e-3 else f"{value:.3f}"
-    return str(value)
+    text = str(value)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -25,7 +25,7 @@ from armillary.engines.driving import drive
 from armillary.engines.engine import Done, Engine, Event, Task
 from armillary.errors import ArmillaryError
 from armillary.files import write_problem
-from armillary.lenses import spectral
+from armillary.lenses import products, spectral
 from armillary.models import fingerprint
 from armillary.packing import pack
 from armillary.progress import Progress
@@ -161,10 +161,10 @@ def layer_arrays(
             f"layer {layer} holds NaN or infinite numbers in {', '.join(bad[:3])}, so it has no spectrum: "
             "repair the checkpoint"
         )
-    arrays = _head_arrays(spectral.layer_spectra(here, weights), "")
+    arrays = _head_arrays(products.layer_spectra(here, weights), "")
     if against == "random":
         noise = spectral.random_like(weights, (seed * 1_000_003 + layer) % 2**63)
-        arrays |= _head_arrays(spectral.layer_spectra(here, noise), "_random")
+        arrays |= _head_arrays(products.layer_spectra(here, noise), "_random")
     del weights
     for name, matrix in anatomy.matrices(layer) if matrices else ():
         if not bool(matrix.isfinite().all()):
@@ -176,7 +176,7 @@ def layer_arrays(
     return arrays
 
 
-def _head_arrays(found: spectral.LayerSpectra, suffix: str) -> dict[str, Tensor]:
+def _head_arrays(found: products.LayerSpectra, suffix: str) -> dict[str, Tensor]:
     columns = spectral.head_rows(0, found).drop(columns=["layer", "head"])
     arrays = {f"{name}{suffix}": torch.tensor(column.to_numpy(np.float64)) for name, column in columns.items()}
     for name, product in (("qk", found.qk), ("ov", found.ov)):

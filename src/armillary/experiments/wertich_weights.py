@@ -15,7 +15,7 @@ from armillary.experiments.experiment import Claim, Experiment, Outcome, Setting
 from armillary.experiments.material import models
 from armillary.experiments.wertich_claims import below, between, over_models
 from armillary.figures.style import styled
-from armillary.lenses.spectral import entropy_rank
+from armillary.lenses.products import entropy_rank
 from armillary.theory.random_matrix import MarchenkoPastur, xavier_variance
 from armillary.weighing import weigh
 

@@ -1,23 +1,17 @@
-"""Spectra of the weights: W_q W_k' and W_v W_o of every head, and every matrix against a random one.
+"""Spectra of the weights as tables: every head's products (products.py), and every matrix against a random one."""
 
-W = A B' of a head is d x d but has rank e. With A = Q_a R_a and B = Q_b R_b its singular values are those of the e x e
-matrix R_a R_b', its nonzero eigenvalues those of B'A, its trace tr(B'A), its squared Frobenius norm tr(A'A B'B).
-"""
-
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from armillary.anatomy.description import Layer
 from armillary.anatomy.weights import LayerWeights
+from armillary.lenses.products import LayerSpectra, entropy_rank
 from armillary.theory.random_matrix import (
     MarchenkoPastur,
-    alignment_z,
     fit_variance,
     largest_mean,
     outlier_threshold,
@@ -49,110 +43,6 @@ EMPTY = 1e-11
 
 WIDE = 2048
 """Up to this many rows the Gram matrix of a stored matrix is computed in float64, above it in float32."""
-
-
-@dataclass(frozen=True)
-class ProductSpectrum:
-    """Of W = A B', for every head: singular values and nonzero eigenvalues (largest first), tr W, |W|_F and tr W^2."""
-
-    singular: Float[np.ndarray, "head e"]
-    eigenvalues: Complex[np.ndarray, "head e"]
-    trace: Float[np.ndarray, "head"]
-    frobenius: Float[np.ndarray, "head"]
-    square: Float[np.ndarray, "head"]
-
-    @property
-    def stable_rank(self) -> Float[np.ndarray, "head"]:
-        """|W|_F^2 / |W|_2^2."""
-        return _over(np.square(self.frobenius), np.square(self.singular[:, 0]))
-
-    @property
-    def entropy_rank(self) -> Float[np.ndarray, "head"]:
-        """exp of the entropy of the squared singular values, taken as shares."""
-        return entropy_rank(np.square(self.singular))
-
-    @property
-    def symmetric_share(self) -> Float[np.ndarray, "head"]:
-        """(1 + tr(W^2)/|W|_F^2) / 2: the share of |W|_F^2 in the symmetric part of W; 1/2 without structure."""
-        return np.asarray((1 + _over(self.square, np.square(self.frobenius))) / 2)
-
-
-def _over(a: Float[np.ndarray, "head"], b: Float[np.ndarray, "head"]) -> Float[np.ndarray, "head"]:
-    """a / b, missing where b is zero: an empty matrix has no rank."""
-    return np.asarray(np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0))
-
-
-def product_spectrum(a: Float[Tensor, "head d e"], b: Float[Tensor, "head d e"]) -> ProductSpectrum:
-    """The spectrum of A B' of every head, through e x e matrices, in float64."""
-    parts = [_small_factors(one.double(), other.double()) for one, other in zip(a, b, strict=True)]
-    small, left, right = (torch.stack(found) for found in zip(*parts, strict=True))
-    singular = torch.linalg.svdvals(left @ right.mT)
-    eigenvalues = torch.linalg.eigvals(small)
-    order = eigenvalues.abs().argsort(-1, descending=True)
-    missing = small.shape[-1] - singular.shape[-1]  # heads wider than the model
-    return ProductSpectrum(
-        torch.nn.functional.pad(singular, (0, missing)).cpu().numpy(),
-        eigenvalues.gather(-1, order).cpu().numpy(),
-        small.diagonal(dim1=-2, dim2=-1).sum(-1).cpu().numpy(),
-        singular.square().sum(-1).sqrt().cpu().numpy(),
-        (small * small.mT).sum((-2, -1)).cpu().numpy(),
-    )
-
-
-def _small_factors(a: Float[Tensor, "d e"], b: Float[Tensor, "d e"]) -> tuple[Tensor, Tensor, Tensor]:
-    """B'A, and triangular R_A, R_B with A'A = R_A'R_A: A B' has the singular values of R_A R_B'."""
-    return b.mT @ a, _triangular(a), _triangular(b)
-
-
-WELL_CONDITIONED = 1e-3
-"""Above this ratio of a triangular factor's least singular value to its largest, A'A gives it to ten digits."""
-
-
-def _triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
-    """R of A = Q R, from the Cholesky factor of A'A (three times faster than QR) where that loses nothing."""
-    if a.shape[0] > a.shape[1]:
-        factor: Tensor
-        factor, failed = torch.linalg.cholesky_ex(a.mT @ a, upper=True)
-        if not failed:
-            singular = torch.linalg.svdvals(factor)
-            if singular[-1] > WELL_CONDITIONED * singular[0]:
-                return factor
-    upper: Tensor = torch.linalg.qr(a, mode="r").R
-    return upper
-
-
-@dataclass(frozen=True)
-class LayerSpectra:
-    """One layer's heads: the spectra of W_q W_k' and W_v W_o, and how W_q and W_k are aligned."""
-
-    qk: ProductSpectrum
-    ov: ProductSpectrum
-    align_z: Float[np.ndarray, "head"]
-
-
-def layer_spectra(layer: Layer, weights: LayerWeights) -> LayerSpectra:
-    """The spectra of a layer's heads; a key head that several queries share counts for each of them."""
-    heads = range(layer.heads)
-    q, o = torch.stack(weights.q), torch.stack(weights.o).mT
-    k = torch.stack([weights.k[layer.kv_head(a)] for a in heads])
-    v = torch.stack([weights.v[layer.kv_head(a)] for a in heads])
-    qk = product_spectrum(q, k)
-    norms = ((part.double().square().sum((-2, -1)).sqrt()).cpu().numpy() for part in (q, k))
-    d, e = q.shape[1:]
-    z = [
-        alignment_z(float(trace), float(norm_q), float(norm_k), d, e)
-        for trace, norm_q, norm_k in zip(qk.trace, *norms, strict=True)
-    ]
-    return LayerSpectra(qk, product_spectrum(v, o), np.array(z))
-
-
-def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:
-    """exp(-sum p log p) with p the energies as shares: how many directions carry them."""
-    total = energies.sum(-1, keepdims=True)
-    p = np.divide(energies, total, out=np.zeros_like(energies), where=total > 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.where(p > 0, p * np.log(p), 0.0)
-    return np.asarray(np.exp(-terms.sum(-1)))
 
 
 def head_rows(layer: int, found: LayerSpectra) -> pd.DataFrame:

@@ -1,0 +1,94 @@
+"""A table that fits the terminal: headers broken between words, long texts folded, or the last columns left out.
+
+Rich would fold every cell, numbers too, and takes a second for a thousand rows; it is asked only where texts are long.
+"""
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+PROSE = 24
+"""A text longer than this may be folded."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A name and a text for every row; numbers stand to the right."""
+
+    name: str
+    cells: list[str]
+    number: bool
+
+    @property
+    def width(self) -> int:
+        return max((cell_len(text) for text in set(self.cells)), default=0)
+
+    def aligned(self, texts: list[str], width: int) -> list[str]:
+        spaces = (" " * (width - cell_len(text)) for text in texts)
+        return [space + text if self.number else text + space for text, space in zip(texts, spaces, strict=True)]
+
+
+def print_columns(out: Console, columns: list[Column], title: str = "") -> None:
+    """All columns if they fit; else, where there is prose, folded; else as many as fit, and the names of the others."""
+    lines, left_out = fitted(columns, out.width), 0
+    if lines is None and any(column.width > PROSE for column in columns):
+        out.print(folded(columns, title))
+        return
+    while lines is None and left_out < len(columns):
+        left_out += 1
+        lines = fitted(columns[:-left_out], out.width)
+    if title:
+        out.print(escape(title), style="italic", soft_wrap=True)
+    for part, style in zip(lines or (), ("dim", None), strict=False):
+        if part:
+            out.out("\n".join(part), style=style, highlight=False)
+    if left_out:
+        names = ", ".join(column.name for column in columns[-left_out:])
+        out.print(f"[dim]no room for {escape(names)}: a wider terminal has it, and --json[/dim]", soft_wrap=True)
+
+
+def fitted(columns: list[Column], width: int) -> tuple[list[str], list[str]] | None:
+    """Lines of the header and of the body, or None if they would be too long even with headers broken into words."""
+    contents = [column.width for column in columns]
+    for broken in (False, True):
+        headers = [column.name.split() if broken else [column.name] for column in columns]
+        words = [max(map(cell_len, header), default=0) for header in headers]
+        widths = [max(pair) for pair in zip(contents, words, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) <= width:
+            break
+    else:
+        return None
+    headers = [packed(header, room) for header, room in zip(headers, widths, strict=True)]
+    height = max(map(len, headers), default=0)
+    above = [[""] * (height - len(header)) + header for header in headers]
+
+    def lines(texts: list[list[str]]) -> list[str]:
+        sides = [column.aligned(found, room) for column, found, room in zip(columns, texts, widths, strict=True)]
+        return ["  ".join(row).rstrip() for row in zip(*sides, strict=True)]
+
+    return lines(above), lines([column.cells for column in columns])
+
+
+def packed(words: list[str], width: int) -> list[str]:
+    """The words in lines as full as they can be."""
+    lines = words[:1]
+    for word in words[1:]:
+        if cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def folded(columns: list[Column], title: str) -> Table:
+    """Texts folded, numbers whole."""
+    grid = Table(box=None, pad_edge=False, header_style="dim", title=title or None, title_justify="left")
+    for column in columns:
+        justify = "right" if column.number else "left"
+        grid.add_column(column.name, justify=justify, min_width=min(column.width, PROSE))  # type: ignore[arg-type]
+    for row in zip(*(column.cells for column in columns), strict=True):
+        grid.add_row(*map(escape, row))
+    return grid

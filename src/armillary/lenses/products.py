@@ -1,0 +1,149 @@
+"""Spectra of every head's products W_q W_k' and W_v W_o, without ever forming them.
+
+W = A B' of a head is d x d but has rank e. With A = Q_a R_a and B = Q_b R_b its singular values are those of the e x e
+matrix R_a R_b', its nonzero eigenvalues those of B'A, its trace tr(B'A), its squared Frobenius norm tr(A'A B'B).
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from armillary.anatomy.description import Layer
+from armillary.anatomy.weights import LayerWeights
+from armillary.theory.random_matrix import alignment_z
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+WELL_CONDITIONED = 1e-3
+"""Above this ratio of a triangular factor's least singular value to its largest, A'A gives it to ten digits."""
+
+
+@dataclass(frozen=True)
+class ProductSpectrum:
+    """Of W = A B', for every head: singular values and nonzero eigenvalues (largest first), tr W, |W|_F and tr W^2."""
+
+    singular: Float[np.ndarray, "head e"]
+    eigenvalues: Complex[np.ndarray, "head e"]
+    trace: Float[np.ndarray, "head"]
+    frobenius: Float[np.ndarray, "head"]
+    square: Float[np.ndarray, "head"]
+
+    @property
+    def stable_rank(self) -> Float[np.ndarray, "head"]:
+        """|W|_F^2 / |W|_2^2."""
+        return _over(np.square(self.frobenius), np.square(self.singular[:, 0]))
+
+    @property
+    def entropy_rank(self) -> Float[np.ndarray, "head"]:
+        """exp of the entropy of the squared singular values, taken as shares."""
+        return entropy_rank(np.square(self.singular))
+
+    @property
+    def symmetric_share(self) -> Float[np.ndarray, "head"]:
+        """(1 + tr(W^2)/|W|_F^2) / 2: the share of |W|_F^2 in the symmetric part of W; 1/2 without structure."""
+        return np.asarray((1 + _over(self.square, np.square(self.frobenius))) / 2)
+
+
+@dataclass(frozen=True)
+class LayerSpectra:
+    """One layer's heads: the spectra of W_q W_k' and W_v W_o, and how W_q and W_k are aligned."""
+
+    qk: ProductSpectrum
+    ov: ProductSpectrum
+    align_z: Float[np.ndarray, "head"]
+
+
+def layer_spectra(layer: Layer, weights: LayerWeights) -> LayerSpectra:
+    """The spectra of a layer's heads; a key head that several queries share counts for each of them."""
+    key_head = [layer.kv_head(a) for a in range(layer.heads)]
+    q, k = (in_parallel(triangular, part) for part in (weights.q, weights.k))
+    qk = _spectrum(weights.q, [weights.k[g] for g in key_head], q, [k[g] for g in key_head])
+    d, e = weights.q[0].shape
+    z = [
+        alignment_z(float(trace), float(q[a].norm()), float(k[g].norm()), d, e)
+        for a, (g, trace) in enumerate(zip(key_head, qk.trace, strict=True))
+    ]
+    v, o = in_parallel(triangular, weights.v), [part.mT for part in weights.o]
+    ov = _spectrum([weights.v[g] for g in key_head], o, [v[g] for g in key_head], in_parallel(triangular, o))
+    return LayerSpectra(qk, ov, np.array(z))
+
+
+def product_spectrum(a: Sequence[Float[Tensor, "d e"]], b: Sequence[Float[Tensor, "d e"]]) -> ProductSpectrum:
+    """The spectrum of A B' of every head, through e x e matrices, in float64."""
+    return _spectrum(a, b, in_parallel(triangular, a), in_parallel(triangular, b))
+
+
+def _spectrum(a: Sequence[Tensor], b: Sequence[Tensor], left: list[Tensor], right: list[Tensor]) -> ProductSpectrum:
+    """Of products whose factors' triangular parts R_A, R_B are known: A B' has the singular values of R_A R_B'."""
+
+    def one(head: int) -> tuple[Tensor, ...]:
+        small = b[head].double().mT @ a[head].double()
+        singular = torch.linalg.svdvals(left[head] @ right[head].mT)
+        eigenvalues = torch.linalg.eigvals(small)
+        found = (
+            torch.nn.functional.pad(singular, (0, small.shape[0] - len(singular))),  # heads wider than the model
+            eigenvalues[eigenvalues.abs().argsort(descending=True)],
+            small.trace(),
+            singular.square().sum().sqrt(),
+            (small * small.mT).sum(),
+        )
+        return tuple(part.cpu() for part in found)
+
+    parts = in_parallel(one, range(len(a)))
+    return ProductSpectrum(*(torch.stack(found).numpy() for found in zip(*parts, strict=True)))
+
+
+def triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
+    """R of A = QR in float64, from the Cholesky factor of A'A where that loses nothing: three times faster than QR."""
+    a = a.double()
+    if a.shape[0] > a.shape[1]:
+        factor: Tensor
+        factor, failed = torch.linalg.cholesky_ex(a.mT @ a, upper=True)
+        if not failed and _well_conditioned(factor):
+            return factor
+    upper: Tensor = torch.linalg.qr(a, mode="r").R
+    return upper
+
+
+def _well_conditioned(factor: Float[Tensor, "e e"]) -> bool:
+    """By |R|_F |R^-1|_F, which is at least the condition number; by that number itself where the bound is large."""
+    one = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, one, upper=True)
+    if WELL_CONDITIONED * factor.norm() * inverse.norm() < 1:
+        return True
+    singular = torch.linalg.svdvals(factor)
+    return bool(singular[-1] > WELL_CONDITIONED * singular[0])
+
+
+def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """work(item) of every item, side by side, each on one core: on matrices this small, more cores do not help one."""
+    threads = torch.get_num_threads()
+    if threads == 1 or len(items) == 1:
+        return [work(item) for item in items]
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(work, items))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:
+    """exp(-sum p log p) with p the energies as shares: how many directions carry them."""
+    total = energies.sum(-1, keepdims=True)
+    p = np.divide(energies, total, out=np.zeros_like(energies), where=total > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(p > 0, p * np.log(p), 0.0)
+    return np.asarray(np.exp(-terms.sum(-1)))
+
+
+def _over(a: Float[np.ndarray, "head"], b: Float[np.ndarray, "head"]) -> Float[np.ndarray, "head"]:
+    """a / b, missing where b is zero: an empty matrix has no rank."""
+    return np.asarray(np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0))
