@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# pip compiles nothing below, so what is imported must be kept compiled: else every process would read sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo browser test test-all lint types bench real-models clean
 
 setup: $(READY)
