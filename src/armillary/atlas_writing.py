@@ -1,6 +1,7 @@
 """Writing an atlas: the finished streams as labelled arrays, group by group, then the tables made from them."""
 
 import datetime
+import math
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -168,26 +169,35 @@ def labelled(arrays: Arrays) -> "xr.Dataset":
 def write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, Any] | None = None) -> None:
     """Add labelled arrays to a group of a store, new or there already.
 
-    A dimension whose labels would be 0, 1, 2, ... has none: xarray counts by itself.
+    A dimension whose labels would be 0, 1, 2, ... has none: xarray counts by itself. Arrays that are not large are
+    made in memory and then copied: straight to the disk, Zarr takes twice the time.
     """
     import zarr
+    from zarr.storage import MemoryStore
 
-    root = zarr.open_group(store, mode="a")
-    made = root.require_group(group)
+    made = zarr.open_group(store, mode="a").require_group(group)
     if attributes:
         made.attrs.update(attributes)
     for name, (dims, values) in arrays.items():
-        _new_array(made, name, dims, values.shape, values.dtype)[...] = values
+        held: dict[str, Any] = {}
+        large = values.nbytes >= LARGE
+        beside = made if large else zarr.create_group(MemoryStore(held))
+        _new_array(beside, name, dims, values.shape, values.dtype)[...] = values
+        for key, content in held.items():
+            if key != "zarr.json":
+                path = store / group / key
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.to_bytes())
 
 
 def _new_array(group: Any, name: str, dims: tuple[str, ...], shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """An array in chunks of a layer (vectors by layer are one chunk), with names for its dimensions."""
-    chunks = (1 if dim == "layer" and len(shape) > 2 else max(1, n) for dim, n in zip(dims, shape, strict=True))
+    """An array with names for its dimensions, in one chunk, or if it is large in chunks of a layer."""
+    large = math.prod(shape) * dtype.itemsize >= LARGE and len(shape) > 2
     return group.create_array(
         name,
         shape=shape,
         dtype=dtype,
-        chunks=tuple(chunks),
+        chunks=tuple(1 if dim == "layer" and large else max(1, n) for dim, n in zip(dims, shape, strict=True)),
         dimension_names=list(dims),
         fill_value=np.nan if np.issubdtype(dtype, np.floating) else 0,
     )
@@ -225,7 +235,7 @@ def _write_series(store: Path, series: "Iterable[dict[str, Tensor]]", sequences:
                     name,
                     shape=(values.shape[0], sequences, values.shape[2]),
                     dtype=values.dtype,
-                    chunks=(1, max(1, values.shape[1]), values.shape[2]),
+                    chunks=(1 if values.nbytes >= LARGE else values.shape[0], max(1, values.shape[1]), values.shape[2]),
                     dimension_names=["layer", "sequence", "width"],
                 )
             count = values.shape[1]
