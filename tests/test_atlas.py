@@ -1,6 +1,9 @@
 """Atlases: tables with the agreed columns, exports, comparison, and stores that are not ours."""
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from armillary.anatomy.samples import sample_model
 from armillary.atlas import Atlas
 from armillary.cli import app
 from armillary.lenses.labels import LABELS
+from armillary.lenses.tables import WORDS
 from conftest import Atlases
 
 TOKENS = torch.randint(5, 99, (6, 16), generator=torch.Generator().manual_seed(3))
@@ -196,3 +200,19 @@ class TestForeignStores:
 
     def test_atlas_is_what_scan_returns(self) -> None:
         assert isinstance(arm.scan(sample_model("llama"), TOKENS[:2], streams=("positions",)), Atlas)
+
+
+def test_tables_open_without_zarr_and_as_zarr_reads_them(atlases: Atlases, tmp_path: Path) -> None:
+    """An older atlas, whose tables are compressed, opens too."""
+    folder = tmp_path / "a"
+    shutil.copytree(atlases.folder("llama", TOKENS), folder)
+    code = f"import sys, armillary as arm; arm.open_atlas({str(folder)!r}).heads; print('zarr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    plain = arm.open_atlas(folder).heads
+    values = folder / "atlas.zarr" / "tables" / "heads" / "values"
+    found = zarr.open_array(values, mode="r")[...]
+    numbers = [column for column in plain.columns if column not in WORDS]
+    np.testing.assert_array_equal(found, plain[numbers].astype(float).to_numpy())
+    shutil.rmtree(values)
+    zarr.create_array(values, data=found, chunks=(2, found.shape[1]))
+    pd.testing.assert_frame_equal(arm.open_atlas(folder).heads, plain)

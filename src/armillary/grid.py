@@ -24,11 +24,16 @@ class Column:
 
     @property
     def width(self) -> int:
-        return max((cell_len(text) for text in set(self.cells)), default=0)
+        return max((width_of(text) for text in set(self.cells)), default=0)
 
     def aligned(self, texts: list[str], width: int) -> list[str]:
-        spaces = (" " * (width - cell_len(text)) for text in texts)
+        spaces = (" " * (width - width_of(text)) for text in texts)
         return [space + text if self.number else text + space for text, space in zip(texts, spaces, strict=True)]
+
+
+def width_of(text: str) -> int:
+    """Cells of the terminal that a text takes."""
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def print_columns(out: Console, columns: list[Column], title: str = "") -> None:
@@ -55,7 +60,7 @@ def fitted(columns: list[Column], width: int) -> tuple[list[str], list[str]] | N
     contents = [column.width for column in columns]
     for broken in (False, True):
         headers = [column.name.split() if broken else [column.name] for column in columns]
-        words = [max(map(cell_len, header), default=0) for header in headers]
+        words = [max(map(width_of, header), default=0) for header in headers]
         widths = [max(pair) for pair in zip(contents, words, strict=True)]
         if sum(widths) + 2 * (len(widths) - 1) <= width:
             break
@@ -76,7 +81,7 @@ def packed(words: list[str], width: int) -> list[str]:
     """The words in lines as full as they can be."""
     lines = words[:1]
     for word in words[1:]:
-        if cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+        if width_of(lines[-1]) + 1 + width_of(word) <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)

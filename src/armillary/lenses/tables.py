@@ -74,4 +74,13 @@ def write_tables(atlas: "Atlas") -> None:
             "words": {column: table[column].to_list() for column in table.columns if column in WORDS},
         }
         group = root.create_group(f"tables/{name}", attributes=attributes)
-        group.create_array("values", data=table[numbers].to_numpy(np.float64), dimension_names=["row", "column"])
+        values = table[numbers].to_numpy(np.float64)
+        # one plain chunk, even if all is missing: atlas.py reads it without Zarr
+        group.create_array(
+            "values",
+            data=values,
+            chunks=tuple(max(1, n) for n in values.shape),
+            compressors=None,
+            dimension_names=["row", "column"],
+            config={"write_empty_chunks": True},
+        )
