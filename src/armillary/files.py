@@ -3,23 +3,34 @@
 import errno
 import hashlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from armillary.errors import ArmillaryError
 
+Buffer = bytes | bytearray | memoryview
 
-def write_atomically(path: Path, data: bytes | bytearray) -> None:
+
+def write_atomically(path: Path, *pieces: Buffer) -> None:
     """Write to a temporary neighbour, flush it to disk, then put it in place under its name."""
-    part = path.with_name(f".{path.name}.part")
+    _write(path, pieces)
+
+
+def _write(path: Path, pieces: Iterable[Buffer]) -> str:
+    """The SHA-256 of what was written, piece by piece."""
+    part, digest = path.with_name(f".{path.name}.part"), hashlib.sha256()
     try:
         with part.open("wb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
+                digest.update(piece)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise ArmillaryError(write_problem(path, error)) from error
+    return digest.hexdigest()
 
 
 def write_problem(path: Path, error: OSError) -> str:
@@ -29,10 +40,9 @@ def write_problem(path: Path, error: OSError) -> str:
     return f"{path} cannot be written: {error.strerror or error}"
 
 
-def write_with_checksum(path: Path, data: bytes | bytearray) -> None:
+def write_with_checksum(path: Path, pieces: Iterable[Buffer]) -> None:
     """Write the file, then its SHA-256 beside it; without the second the first counts as unfinished."""
-    write_atomically(path, data)
-    write_atomically(checksum_path(path), hashlib.sha256(data).hexdigest().encode())
+    write_atomically(checksum_path(path), _write(path, pieces).encode())
 
 
 def read_checked(path: Path) -> bytes | None:

@@ -19,7 +19,7 @@ from armillary.engines.engine import Done, Engine, Task
 from armillary.engines.scan_job import FIRST, Facts, ShardBlocks, anatomy_through, further
 from armillary.errors import ArmillaryError
 from armillary.files import read_checked, write_problem, write_with_checksum
-from armillary.packing import Data, pack, unpack
+from armillary.packing import Data, Packed, unpack
 from armillary.passes import Pass, further_passes
 from armillary.progress import Progress
 from armillary.settings import ScanSettings
@@ -225,8 +225,8 @@ def write_blocks(place: ScanFolder, blocks: Blocks, first: int, last: int) -> No
         "document": torch.from_numpy(blocks.document[first:last].copy()),
     }
     about = {"documents": blocks.documents, "by_document": blocks.by_document, "notes": blocks.notes}
-    write_with_checksum(place.work / "blocks", pack(kept))
-    write_with_checksum(place.work / "documents", json.dumps(about).encode())
+    write_with_checksum(place.work / "blocks", Packed(kept).pieces())
+    write_with_checksum(place.work / "documents", [json.dumps(about).encode()])
 
 
 def read_blocks_of(places: list[ScanFolder]) -> Blocks:

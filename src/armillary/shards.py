@@ -28,7 +28,7 @@ from armillary.files import (
     write_problem,
     write_with_checksum,
 )
-from armillary.packing import Data, pack, unpack
+from armillary.packing import Data, Packed, pieces, unpack
 from armillary.streams import Stream
 
 MERGE_EVERY = 8
@@ -168,7 +168,7 @@ class ScanFolder:
     def keep(self, index: int, files: dict[str, Data]) -> None:
         """Keep what was computed of a shard, by kind; once this returns, a kill loses nothing of it."""
         for kind, data in files.items():
-            write_with_checksum(self._path(kind, index), data)
+            write_with_checksum(self._path(kind, index), pieces(data))
 
     def holds(self, kinds: tuple[str, ...], index: int) -> bool:
         """Whether files of all these kinds are finished and undamaged."""
@@ -209,7 +209,7 @@ class ScanFolder:
 
     def write_merged(self, count: int, streams: dict[str, Stream]) -> None:
         """Keep the merged streams of shards 0 .. count - 1, and drop the files they replace."""
-        write_with_checksum(self._path("merged", count), pack(to_tensors(streams)))
+        write_with_checksum(self._path("merged", count), Packed(to_tensors(streams)).pieces())
         for path in self.work.glob("merged-?????"):
             if path != self._path("merged", count):
                 remove_with_checksum(path)

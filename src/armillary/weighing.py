@@ -27,7 +27,7 @@ from armillary.errors import ArmillaryError
 from armillary.files import write_problem
 from armillary.lenses import products, spectral
 from armillary.models import fingerprint
-from armillary.packing import pack
+from armillary.packing import Packed
 from armillary.progress import Progress
 from armillary.shards import ScanFolder, Shard
 from armillary.verified import versions
@@ -124,7 +124,7 @@ class WeighBench:
 
     def run(self, task: Task) -> Iterator[Event]:
         layer, job = task.shard.index, self._job
-        yield Done({"layer": pack(layer_arrays(self._anatomy, layer, job.matrices, job.against, job.seed))})
+        yield Done({"layer": Packed(layer_arrays(self._anatomy, layer, job.matrices, job.against, job.seed))})
 
 
 class _Layers:

@@ -21,7 +21,7 @@ from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task,
 from armillary.errors import ArmillaryError
 from armillary.layout import entry, find_stack
 from armillary.models import fingerprint, load_on
-from armillary.packing import pack, unpack
+from armillary.packing import Packed, unpack
 from armillary.passes import PROBES, Pass, further_passes
 from armillary.settings import ScanSettings
 from armillary.shards import Shard, from_tensors, taken, to_tensors
@@ -135,7 +135,7 @@ def further(settings: ScanSettings, tokens: Int[np.ndarray, "block token"], firs
     count = max(settings.second_pass, PROBES, 2)
     odd = [np.flatnonzero(tokens[:, column] != tokens[0, column])[:1] for column in (0, -1)]
     rows = np.unique(np.concatenate([np.arange(min(count, len(tokens))), *odd]))
-    means = bytes(pack(to_tensors({name: first[name] for name in NEEDED if name in first})))
+    means = bytes(Packed(to_tensors({name: first[name] for name in NEEDED if name in first})))
     return Further(settings.wanted(), settings.second_pass, settings.seed, tokens[rows], means)
 
 
@@ -217,7 +217,7 @@ class ScanBench:
         series = {name: tensor.contiguous() for name, tensor in collector.series().items()}
         streams = collector.streams
         del collector
-        yield Done({"series": pack({**series, "skipped": left_out}), FIRST: pack(taken(streams))}, tuple(notes))
+        yield Done({"series": Packed({**series, "skipped": left_out}), FIRST: Packed(taken(streams))}, tuple(notes))
 
     def _watched(self, collector: Collector, given: ShardBlocks, rows: list[int]) -> Iterator[Event]:
         follows = bool(find_stack(self.model, self.anatomy).blocks)
@@ -234,7 +234,7 @@ class ScanBench:
 
         with Tap(self.model, receive):
             yield from self._run(task.data, list(range(len(task.data.tokens))))
-        yield Done({task.round: pack(taken(streams))})
+        yield Done({task.round: Packed(taken(streams))})
 
     def _run(self, given: ShardBlocks, rows: list[int]) -> Iterator[Event]:
         """Blocks through the model, a batch at a time."""
@@ -307,8 +307,9 @@ def anatomy_through(engine: Engine, facts: Facts) -> Anatomy:
         return facts.anatomy
 
     def read(layer: int) -> LayerWeights:
-        told = ask(engine, Task("weights", Shard(layer, layer, layer + 1)))
-        found: LayerWeights = pickle.loads(told.files["weights"])
+        told = ask(engine, Task("weights", Shard(layer, layer, layer + 1))).files["weights"]
+        assert isinstance(told, bytes)
+        found: LayerWeights = pickle.loads(told)
         return found
 
     return replace(facts.anatomy, _read_layer=read)

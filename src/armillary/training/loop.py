@@ -133,7 +133,7 @@ def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save({**state, "settings": json.dumps(asdict(settings)), "random": torch.get_rng_state()}, buffer)
     path = folder / f"checkpoint-{step:08d}.pt"
-    write_with_checksum(path, buffer.getvalue())
+    write_with_checksum(path, [buffer.getvalue()])
     for older in folder.glob("checkpoint-????????.pt"):
         if older != path:
             remove_with_checksum(older)
