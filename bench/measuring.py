@@ -1,5 +1,7 @@
 """How ratios are measured: two things in turn, medians of many times; peaks of memory in a process of its own."""
 
+import ctypes
+import gc
 import json
 import statistics
 import subprocess
@@ -65,12 +67,20 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def resident(peak: bool = True) -> float:
-    """Megabytes that this process has in memory: now, or at most since the last `forget_peak`."""
+    """Megabytes that this process has in memory: now, or at most."""
     name = "VmHWM" if peak else "VmRSS"
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-def forget_peak() -> None:
-    """Let the peak begin anew (Linux)."""
+def peak_of(work: Callable[[], object]) -> float:
+    """Megabytes that a piece of work needs at most, beyond what the process holds when it rests (Linux).
+
+    Before, everything that is free goes back to the system, and the peak begins anew.
+    """
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
+    before = resident(peak=False)
+    work()
+    return resident() - before
