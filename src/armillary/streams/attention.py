@@ -68,8 +68,17 @@ class AttentionStatistics:
         total: State = {}
         for block in row_blocks(batch, self.skip):
             found = _Block(batch, block, self.skip, self.length).state()
-            total = self.combine(total, found) if total else found
+            total = self._add(total, found) if total else found
         return total
+
+    @staticmethod
+    def _add(total: State, found: State) -> State:
+        """What `combine` gives, in the memory of the first."""
+        moments = combine_moments(total, found)
+        for name, tensor in total.items():
+            if name not in MOMENT_STATE:
+                tensor += found[name]
+        return total | moments
 
     def combine(self, a: State, b: State) -> State:
         added = {name: a[name] + b[name] for name in a if name not in MOMENT_STATE}
@@ -111,6 +120,8 @@ class _Block:
         self.hidden = torch.zeros(block.seen.shape, dtype=dtype, device=kept.device).masked_fill_(~block.seen, HIDDEN)
         self.kept = kept.to(dtype)
         self.visible, self.count = wide(block.seen.sum(-1)), wide(kept.sum(-1))
+        keys = torch.arange(block.keys.start, block.keys.stop, device=kept.device)
+        self.distance = (block.query[:, None] - keys).abs().to(dtype)
         self.propagation = Propagation(kept, block.query, length)
 
     def state(self) -> State:
@@ -119,7 +130,8 @@ class _Block:
         batch = self.view.q.shape[0]
         pairs = wide(self.kept[:, :1].expand(batch, -1, -1, -1).sum(0))  # alike in all heads
         rows = torch.tensor(float(batch * len(self.block.query)), dtype=torch.float64, device=pairs.device)
-        return {**found, "rows": rows, "lag_count": self._by_lag(pairs), "cell_count": self._cells(pairs)}
+        cells = {"cell_sum": self._cells(found.pop("cell_rows")), "cell_count": self._cells(self._cell_rows(pairs))}
+        return {**found, **cells, "rows": rows, "lag_count": self._by_lag(pairs)}
 
     def _tile(self, tile: Tile) -> State:
         heads = tile.heads
@@ -131,7 +143,7 @@ class _Block:
         if self.view.softcap is not None:
             shown = soft_capped(tile.products, self.view.softcap) + (0.0 if tile.bias is None else tile.bias)
         sinks = None if self.view.sinks is None else self.view.sinks[heads]
-        state = row_statistics(shown, hidden, visible, self.block, sinks)
+        state = row_statistics(shown, hidden, visible, self.distance, self.block, sinks)
         rows = centred_rows(logits, kept, count)
         if self.view.softcap is not None:
             square = centred_rows(shown, seen.to(shown.dtype), visible).square
@@ -147,7 +159,7 @@ class _Block:
         return state | {
             "lag_sum": self._by_lag(once),
             "lag_square": self._by_lag(twice),
-            "cell_sum": self._cells(once),
+            "cell_rows": self._cell_rows(once),
         }
 
     def _over_texts(
@@ -157,6 +169,9 @@ class _Block:
 
         Overwrites rows.squares.
         """
+        if len(rows.masked) == 1:
+            one = wide(rows.masked[0])
+            return one, one.square()
         count = kept.expand(rows.masked.shape[0], -1, -1, -1).sum(0)
         near = rows.masked.sum(0) / count.clamp(min=1)
         off = torch.addcmul(rows.masked, near, kept, value=-1)
@@ -171,26 +186,54 @@ class _Block:
         after = 2 * self.length - 1 - before - (keys + sums.shape[1] - 1)
         return torch.nn.functional.pad(diagonal_sums(sums), (before, after))
 
-    def _cells(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head cell cell_"]:
+    def _cell_rows(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head cell key"]:
+        return by_cell_of_row(sums, self.block.query, self.length)
+
+    def _cells(self, sums: Float[Tensor, "head cell key"]) -> Float[Tensor, "head cell_ cell__"]:
         keys = torch.arange(self.block.keys.start, self.block.keys.stop, device=sums.device)
-        sums = wide(sums)
-        return to_cells(sums, self.block.query.to(sums.device), keys.to(sums.device), self.length)
+        return on_grid(sums, self.block.query, keys, self.length)
 
 
 def to_cells(
     sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
 ) -> Float[Tensor, "head cell cell_"]:
-    """Sums over the cells of a grid of at most CELLS a side over all length x length pairs."""
+    """Sums over the cells of a grid of at most CELLS a side over all length x length pairs; query and keys in order."""
+    return on_grid(by_cell_of_row(sums, query, length), query, keys, length)
+
+
+def cell_of(places: Int[Tensor, "place"], length: int) -> Int[Tensor, "place"]:
+    """The cell of every place."""
+    return places * min(length, CELLS) // length
+
+
+def by_cell_of_row(
+    sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], length: int
+) -> Float[Tensor, "head cell key"]:
+    """Rows of the same cell together, in float64."""
+    among = torch.unique_consecutive(cell_of(query, length), return_counts=True)[1]
+    return torch.stack([wide(part).sum(1) for part in sums.split(among.tolist(), 1)], 1)
+
+
+def on_grid(
+    sums: Float[Tensor, "head cell key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
+) -> Float[Tensor, "head cell_ cell__"]:
+    """Keys of the same cell together, and everything in its place on the grid."""
     cells = min(length, CELLS)
-    rows = torch.zeros(len(sums), cells, sums.shape[-1], dtype=torch.float64, device=sums.device)
-    rows.index_add_(1, query * cells // length, sums)
+    rows, columns = cell_of(query, length), cell_of(keys.to(sums.device), length)
     grid = torch.zeros(len(sums), cells, cells, dtype=torch.float64, device=sums.device)
-    return grid.index_add_(2, keys * cells // length, rows)
+    part = grid[:, int(rows[0]) : int(rows[-1]) + 1]
+    part.index_add_(2, columns, sums)
+    return grid
 
 
 def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:
     """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, in float64, without a loop."""
     heads, rows, keys = matrix.shape
+    if keys > 2 * rows:  # all but the corners are whole diagonals, which need no copy
+        whole = matrix.contiguous().as_strided((heads, rows, keys - rows + 1), (rows * keys, keys + 1, 1))
+        first = diagonal_sums(matrix[..., :rows].tril(-1))[:, rows:]
+        last = diagonal_sums(matrix[..., keys - rows :].triu(1))[:, : rows - 1]
+        return torch.cat([last, wide(whole).sum(1).flip(-1), first], 1)
     width = keys + rows - 1
     skewed = matrix.new_zeros(heads, rows, width)  # each row one place further to the left than the one before
     skewed.as_strided((heads, rows, keys), (rows * width, width - 1, 1), rows - 1).copy_(matrix)

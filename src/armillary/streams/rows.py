@@ -25,13 +25,14 @@ def row_statistics(
     logits: Float[Tensor, "batch head row key"],
     hidden: Float[Tensor, "#batch #head row key"],
     visible: Float[Tensor, "#batch #head row"],
+    distance: Float[Tensor, "row key"],
     block: Rows,
     sinks: Float[Tensor, "head"] | None,
 ) -> State:
     """Sums over sequences and rows of what the attention probabilities say, from capped logits.
 
-    hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: how many it sees. With weights w = exp(logit - top),
-    a = w / sum w, the entropy is log sum w minus the mean of (logit - top).
+    hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: how many it sees; distance: how far they are. With
+    weights w = exp(logit - top), a = w / sum w, the entropy is log sum w minus the mean of (logit - top).
     """
     gap = logits + hidden
     top = gap.amax(-1, keepdim=True)
@@ -52,15 +53,13 @@ def row_statistics(
         mean_gap = mean_gap + sink_weight * sink_gap
     total = total.clamp(min=torch.finfo(torch.float64).tiny)
     entropy = torch.where(visible > 0, total.log() - mean_gap / total, 0.0).clamp(min=0)
-    keys = torch.arange(block.keys.start, block.keys.stop, device=weight.device)
-    distance = (block.query[:, None] - keys).abs().to(weight.dtype)
     several = visible > 1
     share = torch.where(several, entropy / visible.clamp(min=2).log(), 0.0)
 
     def mass(key: Tensor) -> Tensor:
         """The attention on one key of each row, zero where it is not in the block."""
         there = (key >= block.keys.start) & (key < block.keys.stop)
-        at = (key - block.keys.start).clamp(0, len(keys) - 1)[:, None].expand(*weight.shape[:3], 1)
+        at = (key - block.keys.start).clamp(0, weight.shape[-1] - 1)[:, None].expand(*weight.shape[:3], 1)
         return (wide(weight.gather(-1, at)[..., 0] * there) / total).sum((0, 2))
 
     return {
