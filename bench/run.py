@@ -1,6 +1,6 @@
 """`make bench`: ratios measured side by side in one run. Prints a table, writes bench/results.json and the README's.
 
-python bench/run.py                 all of it, in a quarter of an hour; exit code 1 if a target is missed by over 15 %
+python bench/run.py                 all of it, in half an hour; exit code 1 if a target is missed by over 15 %
 python bench/run.py scan spectra    only these (of: commands, scan, memory, long, spectra, training, pair)
 python bench/run.py --render        the README's table from bench/results.json
 """
