@@ -29,9 +29,12 @@ from armillary.view import AttentionView
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
-def close(ours: Tensor, theirs: np.ndarray, dtype: torch.dtype = torch.float64) -> None:
-    """Within 1e-10 of the largest value, or 1e-6 where a few numbers were multiplied in single precision."""
-    scale = np.nanmax(np.abs(theirs)) if theirs.size else 0.0
+def close(ours: Tensor, theirs: np.ndarray, dtype: torch.dtype = torch.float64, size: float = 0.0) -> None:
+    """Within 1e-10 of the largest value, or 1e-6 where a few numbers were multiplied in single precision.
+
+    size: what the numbers come from, if that is larger (a covariance can be small beside the variances).
+    """
+    scale = max(np.nanmax(np.abs(theirs)) if theirs.size else 0.0, size)
     digits = 1e-10 if dtype == torch.float64 else 1e-6
     np.testing.assert_allclose(ours.numpy(), theirs, rtol=digits, atol=digits * max(scale, 1e-30))
 
@@ -108,7 +111,8 @@ def test_lagged_covariance(case: tuple[Tensor, list[Tensor], np.random.Generator
     x = data.double().numpy()[:, skip:]
     for i, lag in enumerate((1, 2)):
         a, b = x[:, :-lag].reshape(-1, x.shape[2]), x[:, lag:].reshape(-1, x.shape[2])
-        close(found["covariance"][i], (a - a.mean(0)).T @ (b - b.mean(0)) / len(a), data.dtype)
+        size = float(a.std(0).max() * b.std(0).max())
+        close(found["covariance"][i], (a - a.mean(0)).T @ (b - b.mean(0)) / len(a), data.dtype, size)
         close(found["earlier"][i], a.mean(0))
 
 
