@@ -99,7 +99,7 @@ def memory() -> list[Row]:
     return [
         Row(f"{what} above", "the sdpa forward", beyond("forward"), "MB", 250),
         Row(f"{what} above", "the forward without the LM head", beyond("layers"), "MB"),
-        Row(f"{what}, of 16 sequences above", "of 8", growth, "MB", 50),
+        Row(f"{what}, of 16 sequences above", "of 8", growth, "MB", 25),
     ]
 
 

@@ -15,7 +15,7 @@ import armillary as arm
 from armillary.anatomy.checkpoint import Checkpoint
 from armillary.anatomy.samples import SAMPLES, sample_model
 from armillary.cli import app
-from armillary.lenses.products import entropy_rank, layer_spectra, product_spectrum
+from armillary.lenses.products import entropy_rank, in_parallel, layer_spectra, product_spectrum
 from armillary.lenses.spectral import (
     FALSE_POSITIVE,
     against_random,
@@ -365,3 +365,21 @@ def test_small_singular_values_survive_whatever_the_conditioning(least: float) -
     a, b = torch.randn(2, 64, 8, dtype=torch.float64) * scales, torch.randn(2, 64, 8, dtype=torch.float64)
     dense = torch.linalg.svdvals(a @ b.mT)[:, :8].numpy()
     np.testing.assert_allclose(product_spectrum(list(a), list(b)).singular, dense, rtol=1e-7, atol=1e-13)
+
+
+def test_heads_side_by_side_are_as_one_after_the_other() -> None:
+    """And the number of threads is what it was, also after an error."""
+    a, b = torch.randn(2, 6, 40, 8, dtype=torch.float64)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = product_spectrum(list(a), list(b))
+        torch.set_num_threads(2)
+        found = product_spectrum(list(a), list(b))
+        np.testing.assert_allclose(found.singular, alone.singular, rtol=1e-12)
+        np.testing.assert_allclose(found.trace, alone.trace, rtol=1e-12)
+        with pytest.raises(ZeroDivisionError):
+            in_parallel(lambda n: 1 // n, [1, 0])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

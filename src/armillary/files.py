@@ -11,9 +11,9 @@ from armillary.errors import ArmillaryError
 Buffer = bytes | bytearray | memoryview
 
 
-def write_atomically(path: Path, *pieces: Buffer) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary neighbour, flush it to disk, then put it in place under its name."""
-    _write(path, pieces)
+    _write(path, (data,))
 
 
 def _write(path: Path, pieces: Iterable[Buffer]) -> str:
