@@ -553,6 +553,11 @@ class TestEveryAtlas:
             view.wait_for_selector("html[data-ready=yes]")
             words = {"weights": "made from weights alone", "encoder": "only defined for causal ones"}[name]
             assert words in view.locator("main").inner_text()
+            whereabouts = "document.querySelector('[data-table=heads]').getBoundingClientRect().y + scrollY"
+            before = view.evaluate(whereabouts)
+            view.locator("#map").scroll_into_view_if_needed()
+            view.wait_for_selector("#map .main-svg")
+            assert view.evaluate(whereabouts) == before  # pictures have their room beforehand: no click goes astray
             view.locator("[data-table=heads] button.head").first.click()
             view.locator("#dossier-title", has_text="Head 0.0").wait_for()
             assert complaints.all == []

@@ -11,6 +11,8 @@ export function headMap() {
   for (const name of [...words, ...numbers.map((column) => column.name)]) choose.append(make("option", { value: name }, name.replaceAll("_", " ")));
   choose.value = page.measure || (words.includes("label") ? "label" : choose.options[0]?.value ?? "");
   choose.addEventListener("change", () => draw(place, figureOf(choose.value), true));
+  if (!choose.value) return;
+  place.style.minHeight = `${figureOf(choose.value).layout.height}px`; // its room from the start: nothing moves when it is drawn
   whenSeen(place, () => draw(place, figureOf(choose.value), true));
 }
 
