@@ -21,7 +21,7 @@ from armillary.streams import (
     Stream,
     TokenSimilarity,
 )
-from armillary.streams.attention import diagonal_sums
+from armillary.streams.by_place import diagonal_sums
 from armillary.streams.stream import Statistic
 from armillary.streams.tiles import TILE, row_blocks, tiles
 from armillary.view import AttentionView
@@ -239,7 +239,7 @@ def test_long_rows_are_taken_in_tiles(options: dict[str, Any], monkeypatch: pyte
 
 
 def test_the_mean_logit_matrix_of_long_texts_is_a_grid_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("armillary.streams.attention.CELLS", 5)
+    monkeypatch.setattr("armillary.streams.by_place.CELLS", 5)
     view = AttentionView(*(torch.randn(2, 1, 20, 4) for _ in range(3)), 1.0, causal=True)
     statistic = AttentionStatistics(0, 20)
     grid = statistic.finish(statistic.measure(view))["logit_matrix"][0]

@@ -1,27 +1,34 @@
 """What every head's attention looks like, in one pass over its logits, a tile at a time."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
+from armillary.streams.by_place import Places
+from armillary.streams.interior import Interior, Shared, interior_keys
 from armillary.streams.localization import Propagation, least_entropy
 from armillary.streams.power_sums import MOMENT_STATE, MOMENTS, combine_moments, finish_moments
 from armillary.streams.rows import (
     HIDDEN,
     CentredRows,
+    RowPowers,
+    RowSums,
+    SoftRows,
+    attention_sums,
     centred_rows,
     channel_sums,
+    joined,
     logit_moments,
-    row_statistics,
-    square_with,
+    read,
+    row_powers,
+    soft_rows,
+    spread_of,
+    together,
 )
 from armillary.streams.stream import State, wide
 from armillary.streams.tiles import Rows, Tile, of_heads, row_blocks, tiles
 from armillary.view import AttentionView, soft_capped
-
-CELLS = 128
-"""The mean logit matrix is kept on a grid of at most this many cells a side (exact up to as many positions)."""
 
 
 class AttentionStatistics:
@@ -65,11 +72,12 @@ class AttentionStatistics:
                 f"{batch.queries} queries and {batch.keys} keys, without the first {self.skip}: these statistics were "
                 f"made for texts of up to {self.length} tokens, and need one after the skipped"
             )
+        places, shared = Places(batch.heads, self.length, batch.q.device), Shared(batch)
         total: State = {}
         for block in row_blocks(batch, self.skip):
-            found = _Block(batch, block, self.skip, self.length).state()
+            found = _Block(batch, block, self.skip, shared, places).state()
             total = self._add(total, found) if total else found
-        return total
+        return total | places.state
 
     @staticmethod
     def _add(total: State, found: State) -> State:
@@ -109,61 +117,95 @@ MASSES = ("entropy", "least_entropy", "self_mass", "prev_mass", "first_mass", "s
 
 
 class _Block:
-    """A block of rows: what all heads share, and the sums of each."""
+    """A block of rows: what all heads share, and the sums of each.
 
-    def __init__(self, view: AttentionView, block: Rows, skip: int, length: int) -> None:
-        self.view, self.block, self.skip, self.length = view, block, skip, length
+    Keys that all rows see, away from the diagonal, go their own way if there are many (streams/interior.py); the
+    others are masked here.
+    """
+
+    def __init__(self, view: AttentionView, block: Rows, skip: int, shared: Shared, places: Places) -> None:
+        self.view, self.places = view, places
         kept = block.seen.clone()
-        self.skipped = max(0, min(skip, block.keys.stop) - block.keys.start)
-        kept[..., : self.skipped] = False
+        kept[..., : max(0, skip - block.spans[0].start)] = False
+        self.all_seen, self.all_kept = wide(block.seen.sum(-1)), wide(kept.sum(-1))
+        self.propagation = Propagation(kept, block.query, places.length)
+        inner = interior_keys(view, block, skip)
+        self.inside = None if inner is None else Interior(view, block, inner, shared)
+        size = 0 if self.inside is None else self.inside.size
+        self.visible, self.count = self.all_seen - size, self.all_kept - size
+        self.block = block = block if inner is None else block.around(inner)
+        keys = block.keys
         dtype = torch.promote_types(view.q.dtype, torch.float32)
         self.hidden = torch.zeros(block.seen.shape, dtype=dtype, device=kept.device).masked_fill_(~block.seen, HIDDEN)
-        self.kept = kept.to(dtype)
-        self.visible, self.count = wide(block.seen.sum(-1)), wide(kept.sum(-1))
-        keys = torch.arange(block.keys.start, block.keys.stop, device=kept.device)
+        self.skipped = int((keys < skip).sum())
+        self.kept = block.seen.to(dtype)
+        self.kept[..., : self.skipped] = 0
         self.distance = (block.query[:, None] - keys).abs().to(dtype)
-        self.propagation = Propagation(kept, block.query, length)
 
     def state(self) -> State:
         parts = [self._tile(tile) for tile in tiles(self.view, self.block)]
         found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         batch = self.view.q.shape[0]
         pairs = wide(self.kept[:, :1].expand(batch, -1, -1, -1).sum(0))  # alike in all heads
+        self.places.add_pairs_by_lag("lag_count", slice(0, 1), self.block, pairs)
+        self.places.add_pairs_by_cell("cell_count", slice(0, 1), self.block, pairs)
+        if self.inside is not None:
+            self.inside.count(self.places, batch)
         rows = torch.tensor(float(batch * len(self.block.query)), dtype=torch.float64, device=pairs.device)
-        cells = {"cell_sum": self._cells(found.pop("cell_rows")), "cell_count": self._cells(self._cell_rows(pairs))}
-        return {**found, **cells, "rows": rows, "lag_count": self._by_lag(pairs)}
+        return {**found, "rows": rows}
 
     def _tile(self, tile: Tile) -> State:
         heads = tile.heads
-        hidden, kept, visible, count, seen = (
-            of_heads(part, heads) for part in (self.hidden, self.kept, self.visible, self.count, self.block.seen)
+        hidden, kept, visible, count, seen, all_seen = (
+            of_heads(part, heads)
+            for part in (self.hidden, self.kept, self.visible, self.count, self.block.seen, self.all_seen)
         )
         logits = tile.products if tile.bias is None else tile.products + tile.bias
         shown = logits
         if self.view.softcap is not None:
             shown = soft_capped(tile.products, self.view.softcap) + (0.0 if tile.bias is None else tile.bias)
-        sinks = None if self.view.sinks is None else self.view.sinks[heads]
-        state = row_statistics(shown, hidden, visible, self.distance, self.block, sinks)
-        rows = centred_rows(logits, kept, count)
+        soft = soft_rows(shown, hidden, visible, self.distance, self.block)
+        off = centred_rows(logits, kept, count)
+        powers = row_powers(off)
+        once, twice = self._over_texts(off, kept)
+        self.places.add_pairs_by_lag("lag_sum", heads, self.block, once)
+        self.places.add_pairs_by_lag("lag_square", heads, self.block, twice)
+        self.places.add_pairs_by_cell("cell_sum", heads, self.block, once)
+        rows = self._rows(tile, soft, off, powers)
         if self.view.softcap is not None:
             square = centred_rows(shown, seen.to(shown.dtype), visible).square
         else:
-            square = square_with(rows, logits[..., : self.skipped], seen[..., : self.skipped])
-        state["least_entropy"] = least_entropy(square, visible).sum((0, 2))
-        return state | self._logits(tile, rows)
-
-    def _logits(self, tile: Tile, rows: CentredRows) -> State:
-        state = logit_moments(rows) | channel_sums(tile, rows)
-        state |= self.propagation.hits(rows.off, tile.heads)
-        once, twice = self._over_texts(rows, of_heads(self.kept, tile.heads))
-        return state | {
-            "lag_sum": self._by_lag(once),
-            "lag_square": self._by_lag(twice),
-            "cell_rows": self._cell_rows(once),
+            others = spread_of(logits[..., : self.skipped], seen[..., : self.skipped])
+            square = together((*rows.powers, others)).square
+        biased = torch.zeros_like(powers.mean) if tile.bias is None else wide((off.off * tile.bias).sum(-1))
+        sinks = None if self.view.sinks is None else self.view.sinks[heads]
+        return {
+            **attention_sums(rows.soft, all_seen, sinks),
+            **logit_moments(*rows.powers),
+            **channel_sums(tile.q, rows.found, biased, together(rows.powers).square),
+            **rows.hits,
+            "least_entropy": least_entropy(square, all_seen).sum((0, 2)),
         }
 
+    def _rows(self, tile: Tile, soft: SoftRows, off: CentredRows, powers: RowPowers) -> RowSums:
+        """What all keys of these rows say: those that are masked, and those inside."""
+        heads, kept, late = tile.heads, of_heads(self.kept, tile.heads), self.propagation.late
+        found, passes = wide(read(off.off, tile.k)), torch.empty_like(off.off[:, :, late])
+        if self.inside is None:
+            self.propagation.passes(off.off, None, heads, passes).mul_(kept[:, :, late])
+            return RowSums(soft, (powers,), found, self.propagation.hits(passes, heads))
+        means = self.inside.means(tile.q, heads)
+        mean = (powers.mean * powers.count + means * self.inside.size) / (powers.count + self.inside.size)
+        beside, within = powers.mean - mean, means - mean
+        self.propagation.passes(off.off, beside, heads, passes).mul_(kept[:, :, late])
+        inner = self.inside.measure(tile.q, heads, means, within, self.propagation, passes, self.places)
+        keys = read(kept.expand(len(tile.q), tile.k.shape[1], -1, -1), tile.k).repeat_interleave(self.inside.group, 1)
+        found += beside[..., None] * wide(keys) + inner.found
+        return RowSums(joined(soft, inner.soft), (powers, *inner.powers), found, inner.hits)
+
+    @staticmethod
     def _over_texts(
-        self, rows: CentredRows, kept: Float[Tensor, "#batch #head row key"]
+        rows: CentredRows, kept: Float[Tensor, "#batch #head row key"]
     ) -> tuple[Float[Tensor, "head row key"], Float[Tensor, "head row key"]]:
         """Sums over texts of the logits and of their squares, from those about their mean: large means keep digits.
 
@@ -178,63 +220,3 @@ class _Block:
         left, square = off.sum(0), torch.mul(off, off, out=rows.squares).sum(0)
         middle, number, rest = wide(near), wide(count), wide(left)
         return rest + middle * number, wide(square) + 2 * middle * rest + middle.square() * number
-
-    def _by_lag(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head lag"]:
-        """Sums by lag i - j, for all lags of the text, -(length - 1) .. length - 1."""
-        first, keys = int(self.block.query[0]) - self.block.keys.start, sums.shape[-1]
-        before = first - (keys - 1) + self.length - 1  # where the lag of the first row's last key stands among all
-        after = 2 * self.length - 1 - before - (keys + sums.shape[1] - 1)
-        return torch.nn.functional.pad(diagonal_sums(sums), (before, after))
-
-    def _cell_rows(self, sums: Float[Tensor, "head row key"]) -> Float[Tensor, "head cell key"]:
-        return by_cell_of_row(sums, self.block.query, self.length)
-
-    def _cells(self, sums: Float[Tensor, "head cell key"]) -> Float[Tensor, "head cell_ cell__"]:
-        keys = torch.arange(self.block.keys.start, self.block.keys.stop, device=sums.device)
-        return on_grid(sums, self.block.query, keys, self.length)
-
-
-def to_cells(
-    sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
-) -> Float[Tensor, "head cell cell_"]:
-    """Sums over the cells of a grid of at most CELLS a side over all length x length pairs; query and keys in order."""
-    return on_grid(by_cell_of_row(sums, query, length), query, keys, length)
-
-
-def cell_of(places: Int[Tensor, "place"], length: int) -> Int[Tensor, "place"]:
-    """The cell of every place."""
-    return places * min(length, CELLS) // length
-
-
-def by_cell_of_row(
-    sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], length: int
-) -> Float[Tensor, "head cell key"]:
-    """Rows of the same cell together, in float64."""
-    among = torch.unique_consecutive(cell_of(query, length), return_counts=True)[1]
-    return torch.stack([wide(part).sum(1) for part in sums.split(among.tolist(), 1)], 1)
-
-
-def on_grid(
-    sums: Float[Tensor, "head cell key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
-) -> Float[Tensor, "head cell_ cell__"]:
-    """Keys of the same cell together, and everything in its place on the grid."""
-    cells = min(length, CELLS)
-    rows, columns = cell_of(query, length), cell_of(keys.to(sums.device), length)
-    grid = torch.zeros(len(sums), cells, cells, dtype=torch.float64, device=sums.device)
-    part = grid[:, int(rows[0]) : int(rows[-1]) + 1]
-    part.index_add_(2, columns, sums)
-    return grid
-
-
-def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:
-    """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, in float64, without a loop."""
-    heads, rows, keys = matrix.shape
-    if keys > 2 * rows:  # all but the corners are whole diagonals, which need no copy
-        whole = matrix.contiguous().as_strided((heads, rows, keys - rows + 1), (rows * keys, keys + 1, 1))
-        first = diagonal_sums(matrix[..., :rows].tril(-1))[:, rows:]
-        last = diagonal_sums(matrix[..., keys - rows :].triu(1))[:, : rows - 1]
-        return torch.cat([last, wide(whole).sum(1).flip(-1), first], 1)
-    width = keys + rows - 1
-    skewed = matrix.new_zeros(heads, rows, width)  # each row one place further to the left than the one before
-    skewed.as_strided((heads, rows, keys), (rows * width, width - 1, 1), rows - 1).copy_(matrix)
-    return wide(skewed).sum(1).flip(-1)

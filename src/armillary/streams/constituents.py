@@ -6,7 +6,7 @@ from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.rebuild import parts_of_queries_and_keys
-from armillary.streams.attention import to_cells
+from armillary.streams.by_place import to_cells
 from armillary.streams.stream import State, wide
 from armillary.view import AttentionView, grouped_products, row_centred
 

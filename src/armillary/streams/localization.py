@@ -11,6 +11,10 @@ PLACES = 16
 """The keys of a row are told by their place among those it sees, in so many equal parts, oldest first."""
 
 
+HITS = ("rho_hits", "rho_count", "rho_keys", "rho_rows")
+"""What is counted."""
+
+
 class Propagation:
     """How often softmax to first order, (b_i - mean(b) + 1) / T over the row's T kept keys, lies in [0, 1]; by place.
 
@@ -19,24 +23,42 @@ class Propagation:
 
     def __init__(self, kept: Bool[Tensor, "#batch #head row key"], query: Int[Tensor, "row"], length: int) -> None:
         first = length - max(1, length // 4)
-        self._late = slice(int((query < first).sum()), None)
-        self._kept = kept[:, :, self._late]
-        self._count = self._kept.sum(-1, keepdim=True)
+        self.late = slice(int((query < first).sum()), len(query))
+        self.any = self.late.start < self.late.stop
+        """Whether any row counts."""
+        kept = kept[:, :, self.late]
+        self._count = kept.sum(-1, keepdim=True)
         parts = torch.arange(PLACES + 1, device=kept.device)
         before = (parts * self._count + PLACES - 1) // PLACES  # so many kept keys lie before each place
-        self._keys = torch.searchsorted(self._kept.cumsum(-1), before, right=True)
+        self._keys = torch.searchsorted(kept.cumsum(-1), before, right=True)
         self._number = wide(before.diff(dim=-1))
 
-    def hits(self, off: Float[Tensor, "batch head row key"], heads: slice) -> State:
-        """The counts of these heads, whose row-centred logits are given."""
-        kept, count, keys = (of_heads(part, heads) for part in (self._kept, self._count, self._keys))
-        off = off[:, :, self._late]
-        passes, below = torch.empty_like(off), torch.empty_like(off)
-        torch.ge(off, -1, out=passes).mul_(torch.le(off, (count - 1).to(off.dtype), out=below)).mul_(kept)
-        if kept.shape[0] == 1:  # the places are the same in all texts
+    def passes(
+        self,
+        off: Float[Tensor, "batch head row key"],
+        shift: Float[Tensor, "batch head row"] | None,
+        heads: slice,
+        out: Float[Tensor, "batch head late key"],
+    ) -> Float[Tensor, "batch head late key"]:
+        """1 where a key passes a signal, in the late rows; off + shift are logits less the mean of all the row's."""
+        high = wide(of_heads(self._count, heads) - 1)
+        low = torch.full_like(high, -1)
+        if shift is not None:
+            low, high = (limit - shift[:, :, self.late, None] for limit in (low, high))
+        off = off[:, :, self.late]
+        torch.ge(off, low.to(off), out=out)
+        if bool((off.amax(-1, keepdim=True) > high.to(off)).any()):  # hardly ever
+            out.mul_(off <= high.to(off))
+        return out
+
+    def hits(self, passes: Float[Tensor, "batch head late key"], heads: slice) -> State:
+        """The counts of these heads, from 1 where a kept key of a late row passes, else 0. Overwrites passes."""
+        count, keys = (of_heads(part, heads) for part in (self._count, self._keys))
+        every = (passes.shape[0], passes.shape[1], -1, -1)
+        if count.shape[0] == 1 and len(passes) > 1:  # the places are the same in all texts
             passes = passes.sum(0, keepdim=True)
-        before = torch.nn.functional.pad(passes.cumsum(-1), (1, 0)).gather(-1, keys.expand(*passes.shape[:3], -1))
-        every = (off.shape[0], off.shape[1], -1, -1)
+        upto = torch.cumsum(passes, -1, out=passes).gather(-1, (keys - 1).clamp(min=0).expand(*passes.shape[:3], -1))
+        before = upto * (keys > 0)
         return {
             "rho_hits": wide(before.diff(dim=-1)).sum((0, 2)),
             "rho_count": of_heads(self._number, heads).expand(every).sum((0, 2)),

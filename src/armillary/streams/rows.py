@@ -1,8 +1,10 @@
 """What the rows of a tile say: their softmax, their logits less the row's mean, and sums of both; in float64 by row.
 
-A tile is float32 (float64 if the model is); every row is summed in that, and rows are summed in float64.
+A tile is float32 (float64 if the model is); every row is summed in that, and rows are summed in float64. The sums of a
+row over some of its keys and over others can be joined.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from armillary.streams.power_sums import of_rows
 from armillary.streams.stream import State, wide
-from armillary.streams.tiles import Rows, Tile
+from armillary.streams.tiles import Rows
 from armillary.view import exact_arithmetic
 
 HIDDEN = -1e30
@@ -21,56 +23,86 @@ FARTHEST = -80.0
 """Logits so far below the row's largest count as this far: exp of it is nothing beside 1, and exp of less is slow."""
 
 
-def row_statistics(
+@dataclass(frozen=True)
+class SoftRows:
+    """Weights w = exp(logit - top) of a row's keys: sums of w, of w (logit - top), of w distance; and w of three keys.
+
+    The three: the row's own key, the one before it, and the text's first; zero where they are not among the keys.
+    """
+
+    top: Float[Tensor, "batch head row"]
+    total: Float[Tensor, "batch head row"]
+    gap: Float[Tensor, "batch head row"]
+    distance: Float[Tensor, "batch head row"]
+    near: Float[Tensor, "three batch head row"]
+
+
+def soft_rows(
     logits: Float[Tensor, "batch head row key"],
     hidden: Float[Tensor, "#batch #head row key"],
     visible: Float[Tensor, "#batch #head row"],
     distance: Float[Tensor, "row key"],
     block: Rows,
-    sinks: Float[Tensor, "head"] | None,
-) -> State:
-    """Sums over sequences and rows of what the attention probabilities say, from capped logits.
-
-    hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: how many it sees; distance: how far they are. With
-    weights w = exp(logit - top), a = w / sum w, the entropy is log sum w minus the mean of (logit - top).
-    """
+) -> SoftRows:
+    """From capped logits; hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: how many of these it sees."""
     gap = logits + hidden
     top = gap.amax(-1, keepdim=True)
-    sink_gap = None
-    if sinks is not None:
-        sink = sinks.to(gap.dtype)[None, :, None, None].expand_as(top)
-        top = torch.maximum(top, sink)
-        sink_gap = wide((sink - top)[..., 0])
     weight = gap.sub_(top).clamp_(min=FARTHEST).exp()
     if not bool((visible > 0).all()):
         weight = weight * (visible > 0).to(weight.device)[..., None]
-    total = wide(weight.sum(-1))
     mean_gap = wide(gap.mul_(weight).sum(-1))
-    sink_weight = torch.zeros_like(total)
-    if sink_gap is not None:
-        sink_weight = sink_gap.exp()
-        total = total + sink_weight
-        mean_gap = mean_gap + sink_weight * sink_gap
-    total = total.clamp(min=torch.finfo(torch.float64).tiny)
-    entropy = torch.where(visible > 0, total.log() - mean_gap / total, 0.0).clamp(min=0)
+    keys = block.keys
+
+    def of_key(place: Tensor) -> Tensor:
+        """The weight of one key of each row."""
+        at = torch.searchsorted(keys, place).clamp(max=len(keys) - 1)
+        there = keys[at] == place
+        return wide(weight.gather(-1, at[:, None].expand(*weight.shape[:3], 1))[..., 0] * there)
+
+    near = torch.stack([of_key(place) for place in (block.query, block.query - 1, torch.zeros_like(block.query))])
+    total = wide(weight.sum(-1))
+    return SoftRows(wide(top[..., 0]), total, mean_gap, wide(torch.mul(weight, distance, out=gap).sum(-1)), near)
+
+
+def joined(a: SoftRows, b: SoftRows) -> SoftRows:
+    """The same over the keys of both."""
+    top = torch.maximum(a.top, b.top)
+    down, off = a.top - top, b.top - top
+    less, lower = down.exp(), off.exp()
+    return SoftRows(
+        top,
+        less * a.total + lower * b.total,
+        less * (a.gap + down * a.total) + lower * (b.gap + off * b.total),
+        less * a.distance + lower * b.distance,
+        less * a.near + lower * b.near,
+    )
+
+
+def attention_sums(soft: SoftRows, visible: Float[Tensor, "#batch #head row"], sinks: Tensor | None) -> State:
+    """Sums over sequences and rows of what the attention probabilities a = w / sum w say.
+
+    visible: how many keys a row sees. A sink is one more outcome. The entropy is log sum w - mean (logit - top).
+    """
+    sink_mass = torch.zeros_like(soft.total)
+    if sinks is not None:
+        none = torch.zeros_like(soft.total)
+        sink = wide(sinks)[None, :, None].expand_as(none)
+        soft = joined(soft, SoftRows(sink, none + 1, none, none, torch.zeros_like(soft.near)))
+        sink_mass = (sink - soft.top).exp() / soft.total
+    total = soft.total.clamp(min=torch.finfo(torch.float64).tiny)
+    entropy = torch.where(visible > 0, total.log() - soft.gap / total, 0.0).clamp(min=0)
     several = visible > 1
     share = torch.where(several, entropy / visible.clamp(min=2).log(), 0.0)
-
-    def mass(key: Tensor) -> Tensor:
-        """The attention on one key of each row, zero where it is not in the block."""
-        there = (key >= block.keys.start) & (key < block.keys.stop)
-        at = (key - block.keys.start).clamp(0, weight.shape[-1] - 1)[:, None].expand(*weight.shape[:3], 1)
-        return (wide(weight.gather(-1, at)[..., 0] * there) / total).sum((0, 2))
-
+    own, before, first = (soft.near / total).sum((1, 3))
     return {
         "entropy": entropy.sum((0, 2)),
         "entropy_norm": share.sum((0, 2)),
-        "entropy_rows": wide(several.expand(*weight.shape[:3]).sum((0, 2))),
-        "self_mass": mass(block.query),
-        "prev_mass": mass(block.query - 1),
-        "first_mass": mass(torch.zeros_like(block.query)),
-        "sink_mass": (sink_weight / total).sum((0, 2)),
-        "mean_distance": (wide(torch.mul(weight, distance, out=gap).sum(-1)) / total).sum((0, 2)),
+        "entropy_rows": wide(several.expand_as(total).sum((0, 2))),
+        "self_mass": own,
+        "prev_mass": before,
+        "first_mass": first,
+        "sink_mass": sink_mass.sum((0, 2)),
+        "mean_distance": (soft.distance / total).sum((0, 2)),
     }
 
 
@@ -98,42 +130,98 @@ def centred_rows(
     masked = logits * kept
     near = (wide(masked.sum(-1)) / count.clamp(min=1)).to(masked)
     off = torch.addcmul(masked, near[..., None], kept, value=-1)
-    more = wide(off.sum(-1)) / count.clamp(min=1)  # what rounding left: channel_sums needs rows that sum to zero
+    more = wide(off.sum(-1)) / count.clamp(min=1)  # what rounding left: `read` needs rows that sum to zero
     off.addcmul_(more.to(off)[..., None], kept, value=-1)
     squares = off.square()
     return CentredRows(masked, off, count, wide(near) + more, wide(squares.sum(-1)), squares)
 
 
-def logit_moments(rows: CentredRows) -> State:
-    """Number, mean and central power sums of the logits of kept pairs, per head. Overwrites rows.squares."""
+@dataclass(frozen=True)
+class Spread:
+    """Of some of a row's logits: how many, their mean, and the sum of squares about it."""
+
+    count: Float[Tensor, "#batch #head row"]
+    mean: Float[Tensor, "batch head row"]
+    square: Float[Tensor, "batch head row"]
+
+
+@dataclass(frozen=True)
+class RowPowers(Spread):
+    """With the sums of third and fourth powers about the mean."""
+
+    third: Float[Tensor, "batch head row"]
+    fourth: Float[Tensor, "batch head row"]
+
+
+def row_powers(rows: CentredRows) -> RowPowers:
+    """Overwrites rows.squares."""
     third = wide((rows.squares * rows.off).sum(-1))
     fourth = wide(rows.squares.square_().sum(-1))
-    return of_rows(rows.count, rows.mean, rows.square, third, fourth, (0, 2))
+    return RowPowers(rows.count, rows.mean, rows.square, third, fourth)
 
 
-def square_with(
-    rows: CentredRows, others: Float[Tensor, "batch head row other"], seen: Bool[Tensor, "#batch #head row other"]
-) -> Float[Tensor, "batch head row"]:
-    """The sum of squares about the row's mean once the other logits that it sees count too."""
-    more = wide(seen.sum(-1))
-    chosen, counted = wide(others * seen), wide(seen)
-    mean = chosen.sum(-1) / more.clamp(min=1)
-    own = ((chosen - mean[..., None]) * counted).square().sum(-1)
-    together = (rows.count + more).clamp(min=1)
-    return rows.square + own + (mean - rows.mean).square() * rows.count * more / together
+def logit_moments(*parts: RowPowers) -> State:
+    """Number, mean and central power sums of the logits of kept pairs, per head, from one or several parts of rows."""
+    count = torch.cat([part.count.expand_as(part.mean) for part in parts], 2)
+    mean, square = torch.cat([part.mean for part in parts], 2), torch.cat([part.square for part in parts], 2)
+    third, fourth = torch.cat([part.third for part in parts], 2), torch.cat([part.fourth for part in parts], 2)
+    return of_rows(count, mean, square, third, fourth, (0, 2))
 
 
-def channel_sums(tile: Tile, rows: CentredRows) -> State:
+def together(parts: Sequence[Spread]) -> Spread:
+    """The same of all parts together."""
+    return parts[0] if len(parts) == 1 else _both(together(parts[:-1]), parts[-1])
+
+
+def _both(a: Spread, b: Spread) -> Spread:
+    share = b.count / (a.count + b.count).clamp(min=1)
+    apart = b.mean - a.mean
+    return Spread(a.count + b.count, a.mean + apart * share, a.square + b.square + apart.square() * a.count * share)
+
+
+def spread_of(logits: Float[Tensor, "batch head row key"], seen: Bool[Tensor, "#batch #head row key"]) -> Spread:
+    """Of a few logits, those that a row sees."""
+    counted, chosen = wide(seen), wide(logits * seen)
+    count = counted.sum(-1)
+    mean = chosen.sum(-1) / count.clamp(min=1)
+    return Spread(count, mean, ((chosen - mean[..., None]) * counted).square().sum(-1))
+
+
+def read(
+    weights: Float[Tensor, "batch head row key"], k: Float[Tensor, "batch kv_head key e"]
+) -> Float[Tensor, "batch head row e"]:
+    """Sums of keys, each head reading its key head."""
+    batch, heads, rows, keys = weights.shape
+    with exact_arithmetic(weights):
+        return (weights.reshape(batch, k.shape[1], -1, keys) @ k).reshape(batch, heads, rows, k.shape[-1])
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """All that is known of some rows, over all their keys or some: softmax, powers by part, sum_j b_ij k_j, and hits.
+
+    b: logits less the mean over all keys that count; hits: Propagation's.
+    """
+
+    soft: SoftRows
+    powers: tuple[RowPowers, ...]
+    found: Float[Tensor, "batch head row e"]
+    hits: State
+
+
+def channel_sums(
+    q: Float[Tensor, "batch head row e"],
+    found: Float[Tensor, "batch head row e"],
+    biased: Float[Tensor, "batch head row"],
+    square: Float[Tensor, "batch head row"],
+) -> State:
     """What every channel of q and k, and the bias, add to the sum of squares of the row-centred logits b.
 
-    The part of channel c is sum_ij b_ij scale q_ic k_jc; since b is centred it need not be. All parts sum to sum b^2.
+    found: sum_j b_ij k_j; biased: sum_j b_ij bias_ij. The part of channel c is sum_ij b_ij scale q_ic k_jc (q has the
+    scale in it); since b is centred it need not be. All parts sum to sum b^2.
     """
-    off, k = rows.off, tile.k
-    with exact_arithmetic(off):
-        read = (off.reshape(off.shape[0], k.shape[1], -1, off.shape[-1]) @ k).reshape(tile.q.shape)
-    biased = torch.zeros_like(rows.square) if tile.bias is None else wide((off * tile.bias).sum(-1))
     return {
-        "channel_sum": wide(tile.q * read).sum((0, 2)),
+        "channel_sum": wide(q * found).sum((0, 2)),
         "bias_sum": biased.sum((0, 2)),
-        "logit_square": rows.square.sum((0, 2)),
+        "logit_square": square.sum((0, 2)),
     }

@@ -1,0 +1,101 @@
+"""Sums over pairs of places by lag, and by the cells of a grid over the text."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from armillary.streams.stream import wide
+from armillary.streams.tiles import Rows
+
+CELLS = 128
+"""The mean logit matrix is kept on a grid of at most this many cells a side (exact up to as many positions)."""
+
+
+class Places:
+    """Sums over the pairs of a text by lag i - j, from -(length - 1), and by cell; they grow block by block."""
+
+    def __init__(self, heads: int, length: int, device: torch.device) -> None:
+        self.length = length
+        lags, cells = 2 * length - 1, min(length, CELLS)
+        shapes = {"lag_sum": (heads, lags), "lag_square": (heads, lags), "lag_count": (1, lags)}
+        grids = {"cell_sum": (heads, cells, cells), "cell_count": (1, cells, cells)}
+        where = wide(torch.empty(0, device=device))
+        self.state = {name: where.new_zeros(shape) for name, shape in {**shapes, **grids}.items()}
+
+    def add_lags(self, name: str, heads: slice, lowest: int, sums: Float[Tensor, "head lag"]) -> None:
+        """Sums of consecutive lags from the lowest on."""
+        at = lowest + self.length - 1
+        self.state[name][heads, at : at + sums.shape[-1]] += sums
+
+    def add_cells(
+        self, name: str, heads: slice, query: Int[Tensor, "row"], sums: Float[Tensor, "head cell cell_"]
+    ) -> None:
+        """Sums of the cells that hold these rows, and all cells of keys."""
+        self._rows(name, heads, query).add_(sums)
+
+    def _rows(self, name: str, heads: slice, query: Int[Tensor, "row"]) -> Float[Tensor, "head cell cell_"]:
+        first, last = cell_of(query[[0, -1]], self.length).tolist()
+        return self.state[name][heads, first : last + 1]
+
+    def add_pairs_by_lag(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
+        """Pairs one by one: the block's rows with its keys."""
+        sizes = [span.stop - span.start for span in block.spans]
+        for span, part in zip(block.spans, pairs.split(sizes, -1), strict=True):
+            self.add_lags(name, heads, int(block.query[0]) - span.stop + 1, diagonal_sums(part))
+
+    def add_pairs_by_cell(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
+        """The same, by cell."""
+        rows = by_cell_of_row(pairs, block.query, self.length)
+        self._rows(name, heads, block.query).index_add_(2, cell_of(block.keys, self.length).to(rows.device), rows)
+
+
+def to_cells(
+    sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
+) -> Float[Tensor, "head cell cell_"]:
+    """Sums over the cells of a grid of at most CELLS a side over all length x length pairs; query and keys in order."""
+    return on_grid(by_cell_of_row(sums, query, length), query, keys, length)
+
+
+def cell_of(places: Int[Tensor, "place"], length: int) -> Int[Tensor, "place"]:
+    """The cell of every place."""
+    return places * min(length, CELLS) // length
+
+
+def cell_edges(length: int, device: torch.device) -> Int[Tensor, "edge"]:
+    """The first place of every cell, and the place after the last."""
+    cells = min(length, CELLS)
+    return (torch.arange(cells + 1, device=device) * length + cells - 1) // cells
+
+
+def by_cell_of_row(
+    sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], length: int
+) -> Float[Tensor, "head cell key"]:
+    """Rows of the same cell together, in float64."""
+    among = torch.unique_consecutive(cell_of(query, length), return_counts=True)[1]
+    return torch.stack([wide(part).sum(1) for part in sums.split(among.tolist(), 1)], 1)
+
+
+def on_grid(
+    sums: Float[Tensor, "head cell key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
+) -> Float[Tensor, "head cell_ cell__"]:
+    """Keys of the same cell together, and everything in its place on the grid."""
+    cells = min(length, CELLS)
+    rows, columns = cell_of(query, length), cell_of(keys.to(sums.device), length)
+    grid = torch.zeros(len(sums), cells, cells, dtype=torch.float64, device=sums.device)
+    part = grid[:, int(rows[0]) : int(rows[-1]) + 1]
+    part.index_add_(2, columns, sums)
+    return grid
+
+
+def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:
+    """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, in float64, without a loop."""
+    heads, rows, keys = matrix.shape
+    if keys > 2 * rows:  # all but the corners are whole diagonals, which need no copy
+        whole = matrix.contiguous().as_strided((heads, rows, keys - rows + 1), (rows * keys, keys + 1, 1))
+        first = diagonal_sums(matrix[..., :rows].tril(-1))[:, rows:]
+        last = diagonal_sums(matrix[..., keys - rows :].triu(1))[:, : rows - 1]
+        return torch.cat([last, wide(whole).sum(1).flip(-1), first], 1)
+    width = keys + rows - 1
+    skewed = matrix.new_zeros(heads, rows, width)  # each row one place further to the left than the one before
+    skewed.as_strided((heads, rows, keys), (rows * width, width - 1, 1), rows - 1).copy_(matrix)
+    return wide(skewed).sum(1).flip(-1)
