@@ -15,7 +15,7 @@ import armillary as arm
 from armillary.anatomy.checkpoint import Checkpoint
 from armillary.anatomy.samples import SAMPLES, sample_model
 from armillary.cli import app
-from armillary.lenses.products import entropy_rank, in_parallel, layer_spectra, product_spectrum
+from armillary.lenses.products import entropy_rank, layer_spectra, product_spectrum
 from armillary.lenses.spectral import (
     FALSE_POSITIVE,
     against_random,
@@ -23,6 +23,7 @@ from armillary.lenses.spectral import (
     random_like,
     squared_singular_values,
 )
+from armillary.parallel import in_parallel
 from armillary.theory.random_matrix import spike_location, spike_strength, spike_threshold
 from conftest import inside_package, shared
 
@@ -379,7 +380,7 @@ def test_heads_side_by_side_are_as_one_after_the_other() -> None:
         np.testing.assert_allclose(found.singular, alone.singular, rtol=1e-12)
         np.testing.assert_allclose(found.trace, alone.trace, rtol=1e-12)
         with pytest.raises(ZeroDivisionError):
-            in_parallel(lambda n: 1 // n, [1, 0])
+            list(in_parallel(lambda n: 1 // n, [1, 0]))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

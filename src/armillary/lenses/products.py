@@ -4,10 +4,8 @@ W = A B' of a head is d x d but has rank e. With A = Q_a R_a and B = Q_b R_b its
 matrix R_a R_b', its nonzero eigenvalues those of B'A, its trace tr(B'A), its squared Frobenius norm tr(A'A B'B).
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,10 +14,8 @@ from torch import Tensor
 
 from armillary.anatomy.description import Layer
 from armillary.anatomy.weights import LayerWeights
+from armillary.parallel import in_parallel
 from armillary.theory.random_matrix import alignment_z
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 WELL_CONDITIONED = 1e-3
 """Above this ratio of a triangular factor's least singular value to its largest, A'A gives it to ten digits."""
@@ -63,21 +59,21 @@ class LayerSpectra:
 def layer_spectra(layer: Layer, weights: LayerWeights) -> LayerSpectra:
     """The spectra of a layer's heads; a key head that several queries share counts for each of them."""
     key_head = [layer.kv_head(a) for a in range(layer.heads)]
-    q, k = (in_parallel(triangular, part) for part in (weights.q, weights.k))
+    q, k = (list(in_parallel(triangular, part)) for part in (weights.q, weights.k))
     qk = _spectrum(weights.q, [weights.k[g] for g in key_head], q, [k[g] for g in key_head])
     d, e = weights.q[0].shape
     z = [
         alignment_z(float(trace), float(q[a].norm()), float(k[g].norm()), d, e)
         for a, (g, trace) in enumerate(zip(key_head, qk.trace, strict=True))
     ]
-    v, o = in_parallel(triangular, weights.v), [part.mT for part in weights.o]
-    ov = _spectrum([weights.v[g] for g in key_head], o, [v[g] for g in key_head], in_parallel(triangular, o))
+    v, o = list(in_parallel(triangular, weights.v)), [part.mT for part in weights.o]
+    ov = _spectrum([weights.v[g] for g in key_head], o, [v[g] for g in key_head], list(in_parallel(triangular, o)))
     return LayerSpectra(qk, ov, np.array(z))
 
 
 def product_spectrum(a: Sequence[Float[Tensor, "d e"]], b: Sequence[Float[Tensor, "d e"]]) -> ProductSpectrum:
     """The spectrum of A B' of every head, through e x e matrices, in float64."""
-    return _spectrum(a, b, in_parallel(triangular, a), in_parallel(triangular, b))
+    return _spectrum(a, b, list(in_parallel(triangular, a)), list(in_parallel(triangular, b)))
 
 
 def _spectrum(a: Sequence[Tensor], b: Sequence[Tensor], left: list[Tensor], right: list[Tensor]) -> ProductSpectrum:
@@ -96,7 +92,7 @@ def _spectrum(a: Sequence[Tensor], b: Sequence[Tensor], left: list[Tensor], righ
         )
         return tuple(part.cpu() for part in found)
 
-    parts = in_parallel(one, range(len(a)))
+    parts = list(in_parallel(one, range(len(a))))
     return ProductSpectrum(*(torch.stack(found).numpy() for found in zip(*parts, strict=True)))
 
 
@@ -120,19 +116,6 @@ def _well_conditioned(factor: Float[Tensor, "e e"]) -> bool:
         return True
     singular = torch.linalg.svdvals(factor)
     return bool(singular[-1] > WELL_CONDITIONED * singular[0])
-
-
-def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """work(item) of every item, side by side, each on one core: on matrices this small, more cores do not help one."""
-    threads = torch.get_num_threads()
-    if threads == 1 or len(items) == 1:
-        return [work(item) for item in items]
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(work, items))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
+from armillary.parallel import in_parallel
 from armillary.streams.by_place import Places
 from armillary.streams.interior import Interior, Shared, interior_keys
 from armillary.streams.localization import Propagation, least_entropy
@@ -72,12 +73,18 @@ class AttentionStatistics:
                 f"{batch.queries} queries and {batch.keys} keys, without the first {self.skip}: these statistics were "
                 f"made for texts of up to {self.length} tokens, and need one after the skipped"
             )
-        places, shared = Places(batch.heads, self.length, batch.q.device), Shared(batch)
-        total: State = {}
-        for block in row_blocks(batch, self.skip):
-            found = _Block(batch, block, self.skip, shared, places).state()
-            total = self._add(total, found) if total else found
-        return total | places.state
+        shared, total = Shared(batch), Places(self.length).nothing(batch.heads, batch.q.device)
+        rows: State = {}
+
+        def work(block: Rows) -> tuple[State, Places]:
+            places = Places(self.length)
+            return _Block(batch, block, self.skip, shared, places).state(), places
+
+        blocks = list(row_blocks(batch, self.skip))
+        for found, places in in_parallel(work, blocks) if batch.q.device.type == "cpu" else map(work, blocks):
+            rows = self._add(rows, found) if rows else found
+            places.add_to(total)
+        return {**rows, **total}
 
     @staticmethod
     def _add(total: State, found: State) -> State:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from armillary.streams.stream import wide
+from armillary.streams.stream import State, wide
 from armillary.streams.tiles import Rows
 
 CELLS = 128
@@ -12,30 +12,34 @@ CELLS = 128
 
 
 class Places:
-    """Sums over the pairs of a text by lag i - j, from -(length - 1), and by cell; they grow block by block."""
+    """Sums over the pairs of a block by lag i - j, from -(length - 1), and by cell, until they are added to a state."""
 
-    def __init__(self, heads: int, length: int, device: torch.device) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
-        lags, cells = 2 * length - 1, min(length, CELLS)
+        self._pieces: list[tuple[str, slice, int, Tensor]] = []
+
+    def nothing(self, heads: int, device: torch.device) -> State:
+        """The sums of all lags and cells, before any are added."""
+        lags, cells = 2 * self.length - 1, min(self.length, CELLS)
         shapes = {"lag_sum": (heads, lags), "lag_square": (heads, lags), "lag_count": (1, lags)}
         grids = {"cell_sum": (heads, cells, cells), "cell_count": (1, cells, cells)}
         where = wide(torch.empty(0, device=device))
-        self.state = {name: where.new_zeros(shape) for name, shape in {**shapes, **grids}.items()}
+        return {name: where.new_zeros(shape) for name, shape in {**shapes, **grids}.items()}
+
+    def add_to(self, state: State) -> None:
+        """These sums, to those of other blocks."""
+        for name, heads, at, sums in self._pieces:
+            state[name][heads, at : at + sums.shape[1]] += sums
 
     def add_lags(self, name: str, heads: slice, lowest: int, sums: Float[Tensor, "head lag"]) -> None:
         """Sums of consecutive lags from the lowest on."""
-        at = lowest + self.length - 1
-        self.state[name][heads, at : at + sums.shape[-1]] += sums
+        self._pieces.append((name, heads, lowest + self.length - 1, sums))
 
     def add_cells(
         self, name: str, heads: slice, query: Int[Tensor, "row"], sums: Float[Tensor, "head cell cell_"]
     ) -> None:
         """Sums of the cells that hold these rows, and all cells of keys."""
-        self._rows(name, heads, query).add_(sums)
-
-    def _rows(self, name: str, heads: slice, query: Int[Tensor, "row"]) -> Float[Tensor, "head cell cell_"]:
-        first, last = cell_of(query[[0, -1]], self.length).tolist()
-        return self.state[name][heads, first : last + 1]
+        self._pieces.append((name, heads, int(cell_of(query[:1], self.length)), sums))
 
     def add_pairs_by_lag(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
         """Pairs one by one: the block's rows with its keys."""
@@ -46,7 +50,10 @@ class Places:
     def add_pairs_by_cell(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
         """The same, by cell."""
         rows = by_cell_of_row(pairs, block.query, self.length)
-        self._rows(name, heads, block.query).index_add_(2, cell_of(block.keys, self.length).to(rows.device), rows)
+        sums = rows.new_zeros(*rows.shape[:2], min(self.length, CELLS))
+        self.add_cells(
+            name, heads, block.query, sums.index_add_(2, cell_of(block.keys, self.length).to(sums.device), rows)
+        )
 
 
 def to_cells(

@@ -6,7 +6,7 @@ view of the tile whose rows lie one place further each.
 """
 
 import math
-from functools import cached_property
+import threading
 
 import torch
 from jaxtyping import Float, Int
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from armillary.streams.by_place import Places, by_cell_of_row, cell_edges
 from armillary.streams.localization import HITS, Propagation
-from armillary.streams.rows import FARTHEST, RowPowers, RowSums, SoftRows
+from armillary.streams.rows import FARTHEST, RowPowers, RowSums, SoftRows, read
 from armillary.streams.stream import State, wide
 from armillary.streams.tiles import TILE, Rows
 from armillary.view import AttentionView, exact_arithmetic
+
+LOG2E = math.log2(math.e)
 
 WORTH = 2
 """An interior is taken if it has at least so many times as many keys as lie outside it."""
@@ -44,18 +46,23 @@ class Shared:
 
     def __init__(self, view: AttentionView) -> None:
         self._k = view.k
-        self._flat: dict[str, Tensor] = {}
+        self._lock, self._own = threading.Lock(), threading.local()
+        self._upto: Tensor | None = None
 
-    @cached_property
+    @property
     def upto(self) -> Float[Tensor, "batch kv_head place e"]:
         """Sums of the keys before each place."""
-        return torch.nn.functional.pad(wide(self._k).cumsum(2), (0, 0, 1, 0))
+        with self._lock:
+            if self._upto is None:
+                self._upto = torch.nn.functional.pad(wide(self._k).cumsum(2), (0, 0, 1, 0))
+            return self._upto
 
     def take(self, name: str, count: int, like: Tensor) -> Float[Tensor, "count"]:
-        """So many numbers by this name, with whatever was left in them."""
-        flat = self._flat.get(name)
+        """So many numbers by this name, this thread's own, with whatever was left in them."""
+        flat: Tensor | None = getattr(self._own, name, None)
         if flat is None or len(flat) < count:
-            flat = self._flat[name] = like.new_empty(max(count, 2 * TILE))
+            flat = like.new_empty(max(count, 2 * TILE))
+            setattr(self._own, name, flat)
         return flat[:count]
 
 
@@ -71,6 +78,7 @@ class Interior:
         self.middle = (shared.upto[:, :, keys.stop] - shared.upto[:, :, keys.start]) / self.size
         near = self.middle.to(k)
         self.k = (k - near[:, :, None]).sub_((self.middle - near).to(k)[:, :, None])
+        self.gram = _gram(self.k)
         device = k.device
         self._ahead = torch.arange(self.size - 1, -1, -1, dtype=k.dtype, device=device)  # keys until the last one
         self._past = wide(self.query - (keys.stop - 1))  # from there to the row
@@ -99,7 +107,7 @@ class Interior:
 
         means: of the logits; within: these less the means over all kept keys; passes: Propagation's, of keys outside.
         """
-        few = self.group * max(1, TILE // (len(q) * self.group * self.rows * self.size))
+        few = self._heads_at_once(len(q))
         middle = means.mean(-1, keepdim=True)
         slopes = (means - middle).to(q)
         parts = []
@@ -114,22 +122,29 @@ class Interior:
         self._add_lags(got, means, middle, heads, places)
         places.add_cells("cell_sum", heads, self.query, self._cells(q, heads, places.length))
         soft = SoftRows(got["top"] + means, got["total"], got["gap"], got["distance"], means.new_zeros(3, *means.shape))
-        powers = RowPowers(torch.full_like(means, self.size), means, got["square"], got["third"], got["fourth"])
+        found = read(wide(q), self.gram[:, self._of(heads)])  # of c times the centred keys
+        square = (wide(q) * found).sum(-1)
+        powers = RowPowers(torch.full_like(means, self.size), means, square, got["third"], got["fourth"])
         offset = self.size * self.middle[:, self._of(heads)].repeat_interleave(self.group, 1)
-        found = got["found"] + within[..., None] * offset[:, :, None]
+        found += within[..., None] * offset[:, :, None]
         hits = {name: got[name] for name in HITS} if propagation.any else propagation.hits(passes, heads)
         return RowSums(soft, (powers,), found, hits)
+
+    def _heads_at_once(self, batch: int) -> int:
+        """Whole groups, or an equal part of one."""
+        few = max(1, TILE // (batch * self.rows * self.size))
+        return few // self.group * self.group or max(n for n in range(1, few + 1) if self.group % n == 0)
 
     def _tile(
         self, q: Float[Tensor, "batch head row e"], heads: slice, slopes: Float[Tensor, "batch head row"]
     ) -> tuple[State, Float[Tensor, "batch head row key"]]:
         """Sums by row and along the diagonals, and the centred logits c.
 
-        `found`: of c times the centred keys; `once`, `weighted`, `twice`: along diagonals, of c, c slope, c^2.
+        `once`, `weighted`, `twice`: along diagonals, of c, c slope, c^2.
         """
         batch, count, rows, e = q.shape
         many, size, width = batch * count, self.size, self.size + rows - 1
-        k = self.k[:, self._of(heads)].reshape(-1, size, e)
+        k = self.k[:, heads.start // self.group : (heads.stop - 1) // self.group + 1].reshape(-1, size, e)
         logits, skewed = self._padded("logits", many, q)
         squares, skewed_squares = self._padded("squares", many, q)
         weight = self._shared.take("weights", many * rows * size, q).view(many, rows, size)
@@ -137,12 +152,11 @@ class Interior:
         both = torch.stack([torch.ones_like(slopes), slopes], 2).view(many, 2, rows)
         with exact_arithmetic(q):
             torch.bmm(q.reshape(len(k), -1, e), k.mT, out=grouped)
-            found = torch.bmm(grouped, k)
             once, weighted = wide(torch.bmm(both, skewed)).view(batch, count, 2, width).unbind(2)
         top = logits.amax(-1, keepdim=True)
-        gap = torch.sub(logits, top, out=squares).clamp_(min=FARTHEST)
-        torch.exp(gap, out=weight)
-        total, lower = wide(weight.sum(-1)), wide(gap.mul_(weight).sum(-1))
+        gap = torch.add(top * -LOG2E, logits, alpha=LOG2E, out=squares).clamp_(min=FARTHEST * LOG2E)
+        torch.exp2(gap, out=weight)  # much faster than exp
+        total, lower = wide(weight.sum(-1)), wide(gap.mul_(weight).sum(-1)) / LOG2E
         distance = wide(weight.mul_(self._ahead).sum(-1)) + total * self._past
         torch.mul(logits, logits, out=squares)
         with exact_arithmetic(q):
@@ -152,13 +166,12 @@ class Interior:
             "total": total,
             "gap": lower,
             "distance": distance,
-            "square": wide(squares.sum(-1)),
             "third": wide(torch.mul(logits, squares, out=weight).sum(-1)),
             "fourth": wide(torch.mul(squares, squares, out=weight).sum(-1)),
         }
         sums = {name: tensor.view(batch, count, rows) for name, tensor in by_row.items()}
-        sums |= {"found": wide(found).view(q.shape), "once": once, "weighted": weighted, "twice": twice}
-        return sums, logits.unflatten(0, (batch, count))
+        along = {"once": once, "weighted": weighted, "twice": twice}
+        return {**sums, **along}, logits.unflatten(0, (batch, count))
 
     def _padded(
         self, name: str, many: int, like: Tensor
@@ -226,3 +239,10 @@ class Interior:
         edges = cell_edges(places.length, self.query.device).clamp(self.keys.start, self.keys.stop)
         rows = by_cell_of_row(wide(torch.ones_like(self.query))[None, :, None], self.query, places.length)
         places.add_cells("cell_count", slice(0, 1), self.query, batch * rows * wide(edges.diff()))
+
+
+def _gram(k: Float[Tensor, "batch kv_head key e"], some: int = 64) -> Float[Tensor, "batch kv_head e e"]:
+    """k'k: some keys at a time in k's precision, then in float64."""
+    padded = torch.nn.functional.pad(k, (0, 0, 0, -k.shape[2] % some)).unflatten(2, (-1, some))
+    with exact_arithmetic(k):
+        return (padded.mT @ padded).sum(2, dtype=torch.float64)
