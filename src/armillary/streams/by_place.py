@@ -12,48 +12,35 @@ CELLS = 128
 
 
 class Places:
-    """Sums over the pairs of a block by lag i - j, from -(length - 1), and by cell, until they are added to a state."""
+    """Sums over the pairs of a text by lag i - j, from -(length - 1), and by cell; they grow block by block."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, heads: int, length: int, device: torch.device) -> None:
         self.length = length
-        self._pieces: list[tuple[str, slice, int, Tensor]] = []
-
-    def nothing(self, heads: int, device: torch.device) -> State:
-        """The sums of all lags and cells, before any are added."""
-        lags, cells = 2 * self.length - 1, min(self.length, CELLS)
+        lags, cells = 2 * length - 1, min(length, CELLS)
         shapes = {"lag_sum": (heads, lags), "lag_square": (heads, lags), "lag_count": (1, lags)}
         grids = {"cell_sum": (heads, cells, cells), "cell_count": (1, cells, cells)}
         where = wide(torch.empty(0, device=device))
-        return {name: where.new_zeros(shape) for name, shape in {**shapes, **grids}.items()}
-
-    def add_to(self, state: State) -> None:
-        """These sums, to those of other blocks."""
-        for name, heads, at, sums in self._pieces:
-            state[name][heads, at : at + sums.shape[1]] += sums
+        self.state: State = {name: where.new_zeros(shape) for name, shape in {**shapes, **grids}.items()}
 
     def add_lags(self, name: str, heads: slice, lowest: int, sums: Float[Tensor, "head lag"]) -> None:
         """Sums of consecutive lags from the lowest on."""
-        self._pieces.append((name, heads, lowest + self.length - 1, sums))
+        at = lowest + self.length - 1
+        self.state[name][heads, at : at + sums.shape[-1]] += sums
 
-    def add_cells(
-        self, name: str, heads: slice, query: Int[Tensor, "row"], sums: Float[Tensor, "head cell cell_"]
-    ) -> None:
-        """Sums of the cells that hold these rows, and all cells of keys."""
-        self._pieces.append((name, heads, int(cell_of(query[:1], self.length)), sums))
+    def cells(self, name: str, heads: slice, query: Int[Tensor, "row"]) -> Float[Tensor, "head cell cell_"]:
+        """The sums of the cells that hold these rows, and all cells of keys; to add to."""
+        first, last = cell_of(query[[0, -1]], self.length).tolist()
+        return self.state[name][heads, first : last + 1]
 
     def add_pairs_by_lag(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
         """Pairs one by one: the block's rows with its keys."""
-        sizes = [span.stop - span.start for span in block.spans]
-        for span, part in zip(block.spans, pairs.split(sizes, -1), strict=True):
-            self.add_lags(name, heads, int(block.query[0]) - span.stop + 1, diagonal_sums(part))
+        self.add_lags(name, heads, int(block.query[0]) - block.keys.stop + 1, diagonal_sums(pairs))
 
     def add_pairs_by_cell(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
         """The same, by cell."""
         rows = by_cell_of_row(pairs, block.query, self.length)
-        sums = rows.new_zeros(*rows.shape[:2], min(self.length, CELLS))
-        self.add_cells(
-            name, heads, block.query, sums.index_add_(2, cell_of(block.keys, self.length).to(sums.device), rows)
-        )
+        columns = cell_of(block.places, self.length).to(rows.device)
+        self.cells(name, heads, block.query).index_add_(2, columns, rows)
 
 
 def to_cells(

@@ -51,6 +51,11 @@ class Propagation:
             out.mul_(off <= high.to(off))
         return out
 
+    def none(self, heads: int, batch: int) -> State:
+        """The counts where no row is late."""
+        empty = torch.zeros(batch, heads, 0, self._keys.shape[-1], device=self._count.device)
+        return self.hits(empty, slice(0, heads))
+
     def hits(self, passes: Float[Tensor, "batch head late key"], heads: slice) -> State:
         """The counts of these heads, from 1 where a kept key of a late row passes, else 0. Overwrites passes."""
         count, keys = (of_heads(part, heads) for part in (self._count, self._keys))

@@ -4,7 +4,6 @@ A tile is float32 (float64 if the model is); every row is summed in that, and ro
 row over some of its keys and over others can be joined.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,13 +50,12 @@ def soft_rows(
     if not bool((visible > 0).all()):
         weight = weight * (visible > 0).to(weight.device)[..., None]
     mean_gap = wide(gap.mul_(weight).sum(-1))
-    keys = block.keys
 
     def of_key(place: Tensor) -> Tensor:
         """The weight of one key of each row."""
-        at = torch.searchsorted(keys, place).clamp(max=len(keys) - 1)
-        there = keys[at] == place
-        return wide(weight.gather(-1, at[:, None].expand(*weight.shape[:3], 1))[..., 0] * there)
+        there = (place >= block.keys.start) & (place < block.keys.stop)
+        at = (place - block.keys.start).clamp(0, weight.shape[-1] - 1)[:, None].expand(*weight.shape[:3], 1)
+        return wide(weight.gather(-1, at)[..., 0] * there)
 
     near = torch.stack([of_key(place) for place in (block.query, block.query - 1, torch.zeros_like(block.query))])
     total = wide(weight.sum(-1))
@@ -160,20 +158,13 @@ def row_powers(rows: CentredRows) -> RowPowers:
     return RowPowers(rows.count, rows.mean, rows.square, third, fourth)
 
 
-def logit_moments(*parts: RowPowers) -> State:
-    """Number, mean and central power sums of the logits of kept pairs, per head, from one or several parts of rows."""
-    count = torch.cat([part.count.expand_as(part.mean) for part in parts], 2)
-    mean, square = torch.cat([part.mean for part in parts], 2), torch.cat([part.square for part in parts], 2)
-    third, fourth = torch.cat([part.third for part in parts], 2), torch.cat([part.fourth for part in parts], 2)
-    return of_rows(count, mean, square, third, fourth, (0, 2))
+def logit_moments(rows: RowPowers) -> State:
+    """Number, mean and central power sums of the logits of kept pairs, per head."""
+    return of_rows(rows.count, rows.mean, rows.square, rows.third, rows.fourth, (0, 2))
 
 
-def together(parts: Sequence[Spread]) -> Spread:
-    """The same of all parts together."""
-    return parts[0] if len(parts) == 1 else _both(together(parts[:-1]), parts[-1])
-
-
-def _both(a: Spread, b: Spread) -> Spread:
+def together(a: Spread, b: Spread) -> Spread:
+    """The same of both."""
     share = b.count / (a.count + b.count).clamp(min=1)
     apart = b.mean - a.mean
     return Spread(a.count + b.count, a.mean + apart * share, a.square + b.square + apart.square() * a.count * share)
@@ -194,19 +185,6 @@ def read(
     batch, heads, rows, keys = weights.shape
     with exact_arithmetic(weights):
         return (weights.reshape(batch, k.shape[1], -1, keys) @ k).reshape(batch, heads, rows, k.shape[-1])
-
-
-@dataclass(frozen=True)
-class RowSums:
-    """All that is known of some rows, over all their keys or some: softmax, powers by part, sum_j b_ij k_j, and hits.
-
-    b: logits less the mean over all keys that count; hits: Propagation's.
-    """
-
-    soft: SoftRows
-    powers: tuple[RowPowers, ...]
-    found: Float[Tensor, "batch head row e"]
-    hits: State
 
 
 def channel_sums(

@@ -15,35 +15,20 @@ TILE = 1 << 18
 ROWS = 64
 """At least so many rows are taken together; more where there are few keys."""
 
-LONG = 2048
-"""Texts from this length on are taken in twice as many rows: fewer, larger pieces."""
-
 
 @dataclass(frozen=True)
 class Rows:
-    """A block of rows, some ranges of keys in order (all that any row can see, or part), and which each row sees."""
+    """A block of rows, the keys that any of them can see, and which of these each row sees."""
 
     rows: slice
-    spans: tuple[slice, ...]
+    keys: slice
     query: Int[Tensor, "row"]
     seen: Bool[Tensor, "#batch #head row key"]
 
     @property
-    def keys(self) -> Int[Tensor, "key"]:
-        """The places of the keys in the text."""
-        return torch.cat([torch.arange(span.start, span.stop, device=self.query.device) for span in self.spans])
-
-    def take(self, tensor: Shaped[Tensor, "..."], dim: int = -1) -> Shaped[Tensor, "..."]:
-        """The part of these keys of something that all keys of the text have along `dim`; a view, if it can be one."""
-        parts = [tensor.narrow(dim, span.start, span.stop - span.start) for span in self.spans]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-    def around(self, inner: slice) -> "Rows":
-        """The same rows with the keys on both sides of a range that lies in their one span."""
-        (span,) = self.spans
-        left, right = inner.start - span.start, inner.stop - span.start
-        spans = tuple(part for part in (slice(span.start, inner.start), slice(inner.stop, span.stop)) if _size(part))
-        return Rows(self.rows, spans, self.query, torch.cat([self.seen[..., :left], self.seen[..., right:]], -1))
+    def places(self) -> Int[Tensor, "key"]:
+        """Where the keys stand in the text."""
+        return torch.arange(self.keys.start, self.keys.stop, device=self.query.device)
 
 
 @dataclass(frozen=True)
@@ -60,7 +45,7 @@ class Tile:
 def row_blocks(view: AttentionView, first: int = 0) -> Iterator[Rows]:
     """The rows from `first` on, in blocks; a block of causal or windowed attention has only the keys it can see."""
     batch, group = view.q.shape[0], view.heads // view.k.shape[1]
-    height = max(ROWS if view.keys < LONG else 2 * ROWS, TILE // (batch * view.heads * view.keys))
+    height = max(ROWS, TILE // (batch * view.heads * view.keys))
     height = max(1, min(height, 8 * TILE // (batch * group * view.keys)))  # heads that share a key head stay together
     ahead = view.keys - view.queries
     for start in range(first, view.queries, height):
@@ -71,29 +56,25 @@ def row_blocks(view: AttentionView, first: int = 0) -> Iterator[Rows]:
             end = min(end, rows.stop + ahead + view.window - 1)
         keys = slice(begin, end)
         query = torch.arange(rows.start, rows.stop, device=view.q.device)
-        yield Rows(rows, (keys,), query, view.visible(rows)[..., keys])
+        yield Rows(rows, keys, query, view.visible(rows)[..., keys])
 
 
 def tiles(view: AttentionView, block: Rows) -> Iterator[Tile]:
     """The logits of a block, a few heads at a time; heads that share a key head stay together."""
     batch, count, kv_heads = view.q.shape[0], len(block.query), view.k.shape[1]
     group = view.heads // kv_heads
-    together = max(1, TILE // (batch * group * count * block.seen.shape[-1]))
+    together = max(1, TILE // (batch * group * count * (block.keys.stop - block.keys.start)))
     for start in range(0, kv_heads, together):
         stop = min(start + together, kv_heads)
         heads = slice(start * group, stop * group)
-        q, k = view.q[:, heads, block.rows], block.take(view.k[:, start:stop], 2)
+        q, k = view.q[:, heads, block.rows], view.k[:, start:stop, block.keys]
         bias = view.bias
         if bias is not None:
-            bias = block.take(of_heads(bias, heads))
+            bias = of_heads(bias, heads)[..., block.keys]
             bias = bias if bias.shape[-2] == 1 else bias[..., block.rows, :]
         wide = torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(wide) * view.scale, k.to(wide)
         yield Tile(heads, q, k, grouped_products(q, k), None if bias is None else bias.to(wide))
-
-
-def _size(span: slice) -> int:
-    return int(span.stop - span.start)
 
 
 def of_heads(tensor: Shaped[Tensor, "batch head ..."], heads: slice) -> Shaped[Tensor, "batch head_ ..."]:

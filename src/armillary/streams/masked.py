@@ -1,0 +1,106 @@
+"""A block of rows of any attention: every pair is masked, whatever the mask, the bias or the soft-cap."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from armillary.streams.by_place import Places
+from armillary.streams.localization import Propagation, least_entropy
+from armillary.streams.rows import (
+    HIDDEN,
+    CentredRows,
+    attention_sums,
+    centred_rows,
+    channel_sums,
+    logit_moments,
+    read,
+    row_powers,
+    soft_rows,
+    spread_of,
+    together,
+)
+from armillary.streams.stream import State, wide
+from armillary.streams.tiles import Rows, Tile, of_heads, tiles
+from armillary.view import AttentionView, soft_capped
+
+
+class MaskedBlock:
+    """What all heads share, and the sums of each."""
+
+    def __init__(self, view: AttentionView, block: Rows, skip: int, places: Places) -> None:
+        self.view, self.block, self.places = view, block, places
+        kept = block.seen.clone()
+        self.skipped = max(0, min(skip, block.keys.stop) - block.keys.start)
+        kept[..., : self.skipped] = False
+        dtype = torch.promote_types(view.q.dtype, torch.float32)
+        self.hidden = torch.zeros(block.seen.shape, dtype=dtype, device=kept.device).masked_fill_(~block.seen, HIDDEN)
+        self.kept = kept.to(dtype)
+        self.visible, self.count = wide(block.seen.sum(-1)), wide(kept.sum(-1))
+        self.distance = (block.query[:, None] - block.places).abs().to(dtype)
+        self.propagation = Propagation(kept, block.query, places.length)
+
+    def state(self) -> State:
+        parts = [self._tile(tile) for tile in tiles(self.view, self.block)]
+        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        batch = self.view.q.shape[0]
+        pairs = wide(self.kept[:, :1].expand(batch, -1, -1, -1).sum(0))  # alike in all heads
+        self.places.add_pairs_by_lag("lag_count", slice(0, 1), self.block, pairs)
+        self.places.add_pairs_by_cell("cell_count", slice(0, 1), self.block, pairs)
+        rows = torch.tensor(float(batch * len(self.block.query)), dtype=torch.float64, device=pairs.device)
+        return {**found, "rows": rows}
+
+    def _tile(self, tile: Tile) -> State:
+        heads = tile.heads
+        hidden, kept, visible, count, seen = (
+            of_heads(part, heads) for part in (self.hidden, self.kept, self.visible, self.count, self.block.seen)
+        )
+        logits = tile.products if tile.bias is None else tile.products + tile.bias
+        shown = logits
+        if self.view.softcap is not None:
+            shown = soft_capped(tile.products, self.view.softcap) + (0.0 if tile.bias is None else tile.bias)
+        soft = soft_rows(shown, hidden, visible, self.distance, self.block)
+        rows = centred_rows(logits, kept, count)
+        powers = row_powers(rows)
+        if self.view.softcap is not None:
+            square = centred_rows(shown, seen.to(shown.dtype), visible).square
+        else:
+            others = spread_of(logits[..., : self.skipped], seen[..., : self.skipped])
+            square = together(powers, others).square
+        biased = torch.zeros_like(powers.mean) if tile.bias is None else wide((rows.off * tile.bias).sum(-1))
+        found = read(rows.off, tile.k)
+        once, twice = self._over_texts(rows, kept)
+        self.places.add_pairs_by_lag("lag_sum", heads, self.block, once)
+        self.places.add_pairs_by_lag("lag_square", heads, self.block, twice)
+        self.places.add_pairs_by_cell("cell_sum", heads, self.block, once)
+        return {
+            **attention_sums(soft, visible, None if self.view.sinks is None else self.view.sinks[heads]),
+            **logit_moments(powers),
+            **channel_sums(tile.q, found, biased, powers.square),
+            **self._hits(rows.off, heads, kept),
+            "least_entropy": least_entropy(square, visible).sum((0, 2)),
+        }
+
+    def _hits(
+        self, off: Float[Tensor, "batch head row key"], heads: slice, kept: Float[Tensor, "#batch #head row key"]
+    ) -> State:
+        late = self.propagation.late
+        passes = self.propagation.passes(off, None, heads, torch.empty_like(off[:, :, late]))
+        return self.propagation.hits(passes.mul_(kept[:, :, late]), heads)
+
+    @staticmethod
+    def _over_texts(
+        rows: CentredRows, kept: Float[Tensor, "#batch #head row key"]
+    ) -> tuple[Float[Tensor, "head row key"], Float[Tensor, "head row key"]]:
+        """Sums over texts of the logits and of their squares, from those about their mean: large means keep digits.
+
+        Overwrites rows.squares.
+        """
+        if len(rows.masked) == 1:
+            one = wide(rows.masked[0])
+            return one, one.square()
+        count = kept.expand(rows.masked.shape[0], -1, -1, -1).sum(0)
+        near = rows.masked.sum(0) / count.clamp(min=1)
+        off = torch.addcmul(rows.masked, near, kept, value=-1)
+        left, square = off.sum(0), torch.mul(off, off, out=rows.squares).sum(0)
+        middle, number, rest = wide(near), wide(count), wide(left)
+        return rest + middle * number, wide(square) + 2 * middle * rest + middle.square() * number
