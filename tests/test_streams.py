@@ -327,5 +327,5 @@ def test_a_model_under_autocast_changes_no_statistic() -> None:
 
 def test_few_key_heads_do_not_make_large_tiles() -> None:
     view = AttentionView(torch.randn(4, 71, 256, 4), *(torch.randn(4, 1, 256, 4) for _ in range(2)), 0.5, causal=True)
-    largest = max(tile.products.numel() for block in row_blocks(view) for tile in tiles(view, block))
+    largest = max(tile.products.numel() for block in row_blocks(view) for tile in tiles(block))
     assert largest <= 8 * TILE

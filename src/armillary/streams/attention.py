@@ -56,11 +56,11 @@ class AttentionStatistics:
         places, shared = Places(batch.heads, self.length, batch.q.device), Shared(batch)
         total: State = {}
         for block in row_blocks(batch, self.skip):
-            plain = plain_keys(batch, block, self.skip)
+            plain = plain_keys(block, self.skip)
             if plain is None:
-                found = MaskedBlock(batch, block, self.skip, places).state()
+                found = MaskedBlock(block, self.skip, places).state()
             else:
-                found = CausalBlock(batch, block, plain, self.skip, shared, places).state()
+                found = CausalBlock(block, plain, self.skip, shared, places).state()
             total = self._add(total, found) if total else found
         return total | places.state
 

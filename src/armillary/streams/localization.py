@@ -21,17 +21,40 @@ class Propagation:
     Rows of the last quarter of the text only, so that T is about the same in all. (theory/localization.py)
     """
 
-    def __init__(self, kept: Bool[Tensor, "#batch #head row key"], query: Int[Tensor, "row"], length: int) -> None:
-        first = length - max(1, length // 4)
-        self.late = slice(int((query < first).sum()), len(query))
-        self.any = self.late.start < self.late.stop
+    def __init__(self, late: slice, count: Int[Tensor, "#batch #head late"]) -> None:
+        self.late = late
+        self.any = late.start < late.stop
         """Whether any row counts."""
-        kept = kept[:, :, self.late]
-        self._count = kept.sum(-1, keepdim=True)
-        parts = torch.arange(PLACES + 1, device=kept.device)
-        before = (parts * self._count + PLACES - 1) // PLACES  # so many kept keys lie before each place
-        self._keys = torch.searchsorted(kept.cumsum(-1), before, right=True)
-        self._number = wide(before.diff(dim=-1))
+        self._count = count[..., None]
+        parts = torch.arange(PLACES + 1, device=count.device)
+        self._before = (parts * self._count + PLACES - 1) // PLACES  # so many kept keys lie before each place
+        self._number = wide(self._before.diff(dim=-1))
+        self._keys = self._before
+
+    @classmethod
+    def masked(
+        cls, kept: Bool[Tensor, "#batch #head row key"], query: Int[Tensor, "row"], length: int
+    ) -> "Propagation":
+        """Of rows with any kept keys."""
+        late = _late(query, length)
+        kept = kept[:, :, late]
+        found = cls(late, kept.sum(-1))
+        found._keys = torch.searchsorted(kept.cumsum(-1), found._before, right=True)
+        return found
+
+    @classmethod
+    def runs(
+        cls,
+        first: Int[Tensor, "#batch #head row"],
+        count: Int[Tensor, "#batch #head row"],
+        query: Int[Tensor, "row"],
+        length: int,
+    ) -> "Propagation":
+        """Of rows whose kept keys are `count` in a row, from the `first` on."""
+        late = _late(query, length)
+        found = cls(late, count[..., late])
+        found._keys = first[..., late, None] + found._before
+        return found
 
     def passes(
         self,
@@ -70,6 +93,12 @@ class Propagation:
             "rho_keys": wide(count).expand(every).sum((0, 2, 3)),
             "rho_rows": wide(count > 0).expand(every).sum((0, 2, 3)),
         }
+
+
+def _late(query: Int[Tensor, "row"], length: int) -> slice:
+    """The rows of the last quarter."""
+    first = length - max(1, length // 4)
+    return slice(int((query < first).sum()), len(query))
 
 
 def least_entropy(

@@ -21,26 +21,28 @@ from armillary.streams.rows import (
 )
 from armillary.streams.stream import State, wide
 from armillary.streams.tiles import Rows, Tile, of_heads, tiles
-from armillary.view import AttentionView, soft_capped
+from armillary.view import soft_capped
 
 
 class MaskedBlock:
     """What all heads share, and the sums of each."""
 
-    def __init__(self, view: AttentionView, block: Rows, skip: int, places: Places) -> None:
-        self.view, self.block, self.places = view, block, places
-        kept = block.seen.clone()
+    def __init__(self, block: Rows, skip: int, places: Places) -> None:
+        self.block, self.places = block, places
+        self.view = view = block.view
+        self.seen = block.seen()
+        kept = self.seen.clone()
         self.skipped = max(0, min(skip, block.keys.stop) - block.keys.start)
         kept[..., : self.skipped] = False
         dtype = torch.promote_types(view.q.dtype, torch.float32)
-        self.hidden = torch.zeros(block.seen.shape, dtype=dtype, device=kept.device).masked_fill_(~block.seen, HIDDEN)
+        self.hidden = torch.zeros(kept.shape, dtype=dtype, device=kept.device).masked_fill_(~self.seen, HIDDEN)
         self.kept = kept.to(dtype)
-        self.visible, self.count = wide(block.seen.sum(-1)), wide(kept.sum(-1))
+        self.visible, self.count = wide(self.seen.sum(-1)), wide(kept.sum(-1))
         self.distance = (block.query[:, None] - block.places).abs().to(dtype)
-        self.propagation = Propagation(kept, block.query, places.length)
+        self.propagation = Propagation.masked(kept, block.query, places.length)
 
     def state(self) -> State:
-        parts = [self._tile(tile) for tile in tiles(self.view, self.block)]
+        parts = [self._tile(tile) for tile in tiles(self.block)]
         found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         batch = self.view.q.shape[0]
         pairs = wide(self.kept[:, :1].expand(batch, -1, -1, -1).sum(0))  # alike in all heads
@@ -52,7 +54,7 @@ class MaskedBlock:
     def _tile(self, tile: Tile) -> State:
         heads = tile.heads
         hidden, kept, visible, count, seen = (
-            of_heads(part, heads) for part in (self.hidden, self.kept, self.visible, self.count, self.block.seen)
+            of_heads(part, heads) for part in (self.hidden, self.kept, self.visible, self.count, self.seen)
         )
         logits = tile.products if tile.bias is None else tile.products + tile.bias
         shown = logits

@@ -15,20 +15,31 @@ TILE = 1 << 18
 ROWS = 64
 """At least so many rows are taken together; more where there are few keys."""
 
+LONG = 2048
+"""Texts from this length on are taken in twice as many rows: fewer, larger pieces."""
+
 
 @dataclass(frozen=True)
 class Rows:
-    """A block of rows, the keys that any of them can see, and which of these each row sees."""
+    """A block of rows of a view, and the keys that any of them can see."""
 
+    view: AttentionView
     rows: slice
     keys: slice
-    query: Int[Tensor, "row"]
-    seen: Bool[Tensor, "#batch #head row key"]
+
+    @property
+    def query(self) -> Int[Tensor, "row"]:
+        """Where the rows stand in the text."""
+        return torch.arange(self.rows.start, self.rows.stop, device=self.view.q.device)
 
     @property
     def places(self) -> Int[Tensor, "key"]:
         """Where the keys stand in the text."""
-        return torch.arange(self.keys.start, self.keys.stop, device=self.query.device)
+        return torch.arange(self.keys.start, self.keys.stop, device=self.view.q.device)
+
+    def seen(self) -> Bool[Tensor, "#batch #head row key"]:
+        """Which of the keys each row sees."""
+        return self.view.visible(self.rows)[..., self.keys]
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class Tile:
 def row_blocks(view: AttentionView, first: int = 0) -> Iterator[Rows]:
     """The rows from `first` on, in blocks; a block of causal or windowed attention has only the keys it can see."""
     batch, group = view.q.shape[0], view.heads // view.k.shape[1]
-    height = max(ROWS, TILE // (batch * view.heads * view.keys))
+    height = max(ROWS if view.keys < LONG else 2 * ROWS, TILE // (batch * view.heads * view.keys))
     height = max(1, min(height, 8 * TILE // (batch * group * view.keys)))  # heads that share a key head stay together
     ahead = view.keys - view.queries
     for start in range(first, view.queries, height):
@@ -54,14 +65,13 @@ def row_blocks(view: AttentionView, first: int = 0) -> Iterator[Rows]:
         begin = 0 if view.window is None else max(0, start + ahead - view.window + 1)
         if view.window is not None:
             end = min(end, rows.stop + ahead + view.window - 1)
-        keys = slice(begin, end)
-        query = torch.arange(rows.start, rows.stop, device=view.q.device)
-        yield Rows(rows, keys, query, view.visible(rows)[..., keys])
+        yield Rows(view, rows, slice(begin, end))
 
 
-def tiles(view: AttentionView, block: Rows) -> Iterator[Tile]:
+def tiles(block: Rows) -> Iterator[Tile]:
     """The logits of a block, a few heads at a time; heads that share a key head stay together."""
-    batch, count, kv_heads = view.q.shape[0], len(block.query), view.k.shape[1]
+    view = block.view
+    batch, count, kv_heads = view.q.shape[0], block.rows.stop - block.rows.start, view.k.shape[1]
     group = view.heads // kv_heads
     together = max(1, TILE // (batch * group * count * (block.keys.stop - block.keys.start)))
     for start in range(0, kv_heads, together):
