@@ -16,16 +16,13 @@ from armillary.streams.by_place import Places, cell_edges, cell_of
 from armillary.streams.localization import HITS, Propagation, least_entropy
 from armillary.streams.rows import (
     FARTHEST,
-    HIDDEN,
     RowPowers,
     SoftRows,
     Spread,
     attention_sums,
     channel_sums,
-    joined,
     logit_moments,
     read,
-    soft_rows,
     spread_of,
     together,
 )
@@ -48,7 +45,6 @@ class Shared:
     def __init__(self, view: AttentionView) -> None:
         self._k = view.k
         self._upto: Tensor | None = None
-        self._distance: Tensor | None = None
         self._flat: dict[str, Tensor] = {}
 
     @property
@@ -57,15 +53,6 @@ class Shared:
         if self._upto is None:
             self._upto = torch.nn.functional.pad(wide(self._k).cumsum(2), (0, 0, 1, 0))
         return self._upto
-
-    def distance(self, block: Rows, start: int, size: int) -> Float[Tensor, "row key"]:
-        """How far back `size` keys from `start` on lie from each row; less than nothing for keys after it."""
-        rows, keys = block.rows.stop - block.rows.start, self._k.shape[2]
-        if self._distance is None or len(self._distance) < rows:
-            place = torch.arange(rows + keys, device=self._k.device)
-            self._distance = (keys + place[:rows, None] - place).to(torch.promote_types(self._k.dtype, torch.float32))
-        at = keys - (block.rows.start - start)
-        return self._distance[:rows, at : at + size]
 
     def take(self, name: str, count: int, like: Tensor) -> Float[Tensor, "count"]:
         """So many numbers by this name, with whatever was left in them."""
@@ -101,25 +88,31 @@ class CausalBlock:
     def __init__(self, block: Rows, plain: slice, skip: int, shared: Shared, places: Places) -> None:
         self.block, self.plain, self.shared, self.places = block, plain, shared, places
         self.view = view = block.view
-        self.start, self.stop = max(block.keys.start, skip), block.keys.stop
+        self.start, self.stop = block.keys.start, block.keys.stop
         self.size, self.rows = self.stop - self.start, block.rows.stop - block.rows.start
         self.group = view.heads // view.k.shape[1]
         self.dtype = torch.promote_types(view.q.dtype, torch.float32)
+        self.skipped = max(0, skip - self.start)
         left, right = plain.start - self.start, plain.stop - self.start
         parts = (slice(0, left), slice(right, self.size))
         self.masked = [part for part in parts if part.start < part.stop]
-        self.masked_keys = torch.cat([block.places[self.start - block.keys.start :][part] for part in self.masked])
+        self.masked_keys = torch.cat([block.places[part] for part in self.masked])
         seen = _seen(block, self.masked_keys)
-        self.kept = seen.to(self.dtype)  # of the masked columns; the same in all texts and heads
+        self.seen, self.visible = seen.to(self.dtype), wide(seen.sum(-1) + (right - left))[None, None]
+        seen[:, : self.skipped] = False
+        self.kept = seen.to(self.dtype)  # of the masked columns, as `seen`; the same in all texts and heads
         count = (seen.sum(-1) + (right - left))[None, None]
         self.count = wide(count)
-        hidden = left - seen[:, :left].sum(-1)
-        self.propagation = Propagation.runs(hidden[None, None], count, block.query, places.length)
+        hidden = (left - seen[:, :left].sum(-1))[None, None]
+        self.propagation = Propagation.runs(hidden, count, block.query, places.length)
         k = view.k[:, :, self.start : self.stop].to(self.dtype)
         self.middle = (shared.upto[:, :, plain.stop] - shared.upto[:, :, plain.start]) / (right - left)
         near = self.middle.to(k)
         self.k = (k - near[:, :, None]).sub_((self.middle - near).to(k)[:, :, None])
         self.gram = _gram(self.k[:, :, left:right])
+        middle = (block.rows.start + block.rows.stop) // 2
+        self.ahead = (middle - block.places).to(self.dtype)  # from a key to the middle row, and from there to each
+        self.past = wide(block.query - middle)
         cell = cell_of(block.query, places.length)
         self.cells = (cell == torch.arange(int(cell[0]), int(cell[-1]) + 1, device=cell.device)[:, None]).to(self.dtype)
 
@@ -137,18 +130,15 @@ class CausalBlock:
         self._add_lags(got, means)
         self._add_cells(edge, q, means)
         soft = SoftRows(got["top"] + means, got["total"], got["gap"], got["distance"], got["near"].movedim(-1, 0))
-        every: Spread = powers
-        visible = self.count
-        if self.start > self.block.keys.start:
-            beside, others = self._skipped(q)
-            soft, every, visible = joined(soft, beside), together(powers, others), self.count + others.count
+        others = spread_of(got["others"], self.seen[None, None, :, : self.skipped] > 0)
+        every = together(powers, Spread(others.count, others.mean + means, others.square))
         hits = {name: got[name] for name in HITS} if self.propagation.any else self.propagation.none(heads, batch)
         return {
-            **attention_sums(soft, visible, self.view.sinks),
+            **attention_sums(soft, self.visible, self.view.sinks),
             **logit_moments(powers),
             **channel_sums(q, found, torch.zeros_like(means), powers.square),
             **hits,
-            "least_entropy": least_entropy(every.square, visible).sum((0, 2)),
+            "least_entropy": least_entropy(every.square, self.visible).sum((0, 2)),
             "rows": torch.tensor(float(batch * self.rows), dtype=torch.float64, device=means.device),
         }
 
@@ -188,24 +178,26 @@ class CausalBlock:
         both = torch.stack([torch.ones_like(slopes), slopes], 2).view(many, 2, rows)
         with exact_arithmetic(q):
             torch.bmm(q.reshape(len(k), -1, e), k.mT, out=logits.unflatten(0, (len(k), -1)).flatten(1, 2))
-            self._mask(logits)
-            along = torch.bmm(both, skewed)
+        self._mask(logits, self.seen)
         top = logits.amax(-1, keepdim=True)
         gap = torch.add(top * -LOG2E, logits, alpha=LOG2E, out=squares)
         if farthest > -FARTHEST:
             gap.clamp_(min=FARTHEST * LOG2E)
-        self._mask(torch.exp2(gap, out=weight))  # much faster than exp
+        self._mask(torch.exp2(gap, out=weight), self.seen)  # much faster than exp
         near = self._near(weight)
         sums = {"top": top[..., 0], "total": weight.sum(-1), "gap": gap.mul_(weight).sum(-1) / LOG2E}
-        sums["distance"] = weight.mul_(self.shared.distance(self.block, self.start, self.size)).sum(-1)
+        sums["distance"] = torch.mv(weight.flatten(0, 1), self.ahead).view(many, rows)
+        others = logits[..., : self.skipped].clone().unflatten(0, (batch, count))
+        logits[..., : self.skipped].zero_()
         torch.mul(logits, logits, out=squares)
         with exact_arithmetic(q):
-            twice = torch.bmm(both[:, :1], skewed_squares)
+            along, twice = torch.bmm(both, skewed), torch.bmm(both[:, :1], skewed_squares)
         sums["third"] = torch.mul(logits, squares, out=weight).sum(-1)
-        sums["fourth"] = torch.mul(squares, squares, out=weight).sum(-1)
         state = {name: wide(tensor).view(batch, count, rows) for name, tensor in sums.items()}
+        state["fourth"] = wide(torch.linalg.vector_norm(squares, dim=-1)).square().view(batch, count, rows)
+        state["distance"] += self.past * state["total"]
         edge = torch.cat([logits[..., part] for part in self.masked], -1).view(batch, count, rows, -1)
-        state |= {"near": wide(near).view(batch, count, rows, 3), "edge": edge}
+        state |= {"near": wide(near).view(batch, count, rows, 3), "edge": edge, "others": others}
         diagonals = wide(torch.cat([along, twice], 1)).view(batch, count, 3, -1)
         state |= dict(zip(("once", "weighted", "twice"), diagonals.unbind(2), strict=True))
         if self.propagation.any:
@@ -223,11 +215,11 @@ class CausalBlock:
         tile[..., self.size :].zero_()
         return tile[..., : self.size], flat.as_strided((many, self.rows, width), (self.rows * width, width + 1, 1))
 
-    def _mask(self, tile: Float[Tensor, "*many row key"]) -> Float[Tensor, "*many row key"]:
-        """Zero where a row (one of the last of the block, if they are fewer) does not see a key."""
+    def _mask(self, tile: Float[Tensor, "*many row key"], seen: Float[Tensor, "row masked"]) -> Tensor:
+        """Zero in the masked columns that are not seen."""
         sizes = [part.stop - part.start for part in self.masked]
-        for part, kept in zip(self.masked, self.kept[-tile.shape[-2] :].split(sizes, -1), strict=True):
-            tile[..., part].mul_(kept)
+        for part, mask in zip(self.masked, seen.split(sizes, -1), strict=True):
+            tile[..., part].mul_(mask)
         return tile
 
     def _near(self, weight: Float[Tensor, "many row key"]) -> Float[Tensor, "many row three"]:
@@ -241,24 +233,17 @@ class CausalBlock:
     ) -> State:
         shape = (*c.shape[:2], c[:, :, self.propagation.late].shape[2], self.size)
         passes = self.shared.take("weights", math.prod(shape), c).view(shape)
-        return self.propagation.hits(self._mask(self.propagation.passes(c, shift, heads, passes)), heads)
-
-    def _skipped(self, q: Float[Tensor, "batch head row e"]) -> tuple[SoftRows, Spread]:
-        """What the keys say that are seen but not kept."""
-        few = Rows(self.view, self.block.rows, slice(self.block.keys.start, self.start))
-        seen = _seen(few, few.places)[None, None]
-        logits = grouped_products(q, self.view.k[:, :, few.keys])
-        hidden = torch.zeros_like(seen, dtype=self.dtype).masked_fill_(~seen, HIDDEN)
-        distance = (few.query[:, None] - few.places).to(self.dtype)
-        return soft_rows(logits, hidden, wide(seen.sum(-1)), distance, few), spread_of(logits, seen)
+        self._mask(self.propagation.passes(c, shift, heads, passes), self.kept[self.propagation.late])
+        return self.propagation.hits(passes, heads)
 
     def _rows_of_diagonals(self) -> tuple[Int[Tensor, "diagonal"], Int[Tensor, "diagonal"]]:
         """The first row of kept pairs on each diagonal, and the one after the last; the largest lag first."""
         diagonal = torch.arange(self.size + self.rows - 1, device=self.view.q.device)
         lag = self._lowest + self.size + self.rows - 2 - diagonal
         seen = (lag >= 0) & (lag < (self.view.window or self.view.keys))
-        first = (self.rows - 1 - diagonal).clamp(min=0)
-        return first, torch.where(seen, (self.size + self.rows - 1 - diagonal).clamp(max=self.rows), first)
+        first = (self.rows - 1 + self.skipped - diagonal).clamp(0, self.rows)
+        stop = (self.size + self.rows - 1 - diagonal).clamp(max=self.rows)
+        return first, torch.where(seen, torch.maximum(first, stop), first)
 
     @property
     def _lowest(self) -> int:
