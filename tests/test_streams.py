@@ -1,6 +1,7 @@
 """Every stream equals a two-pass float64 computation, however the data is split and in whatever tree it is merged."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -204,13 +205,13 @@ def test_attention_statistics(case: tuple[AttentionView, list[AttentionView], in
             np.testing.assert_allclose(found[name].numpy(), theirs, rtol=3e-5, atol=1e-5 * max(scale, 1.0))
 
 
-@pytest.mark.parametrize("spread", [1.0, 6.0])
-def test_single_precision_tiles_keep_seven_digits(spread: float) -> None:
+@pytest.mark.parametrize(("spread", "length"), [(1.0, 256), (6.0, 256), (6.0, 640)])
+def test_single_precision_tiles_keep_seven_digits(spread: float, length: int) -> None:
     """Against the same statistic in float64, of queries and keys with a mean, as trained heads have."""
     torch.manual_seed(0)
-    q, k = (spread**0.5 * torch.randn(4, 6, 256, 32) + torch.randn(1, 6, 1, 32) for _ in range(2))
+    q, k = (spread**0.5 * torch.randn(4, 6, length, 32) + torch.randn(1, 6, 1, 32) for _ in range(2))
     views = [AttentionView(q.to(kind), k.to(kind), k.to(kind), 32**-0.5, causal=True) for kind in DTYPES[1::-1]]
-    ours, exact = [AttentionStatistics(1, 256).finish(AttentionStatistics(1, 256).measure(v)) for v in views]
+    ours, exact = [AttentionStatistics(1, length).finish(AttentionStatistics(1, length).measure(v)) for v in views]
     size = exact["logit_variance"].sqrt() + exact["logit_mean"].abs()
     for name, value in exact.items():
         if value.shape == size.shape and not name.startswith("bias"):
@@ -218,11 +219,71 @@ def test_single_precision_tiles_keep_seven_digits(spread: float) -> None:
             scales["least_entropy"] = value.clamp(min=0.01)  # nats; it falls like exp(-logits)
             scales |= dict.fromkeys(("self_mass", "prev_mass", "first_mass"), 0.1)
             assert ((ours[name] - value).abs() <= 1e-7 * scales.get(name, value.abs())).all(), name
-    lags = torch.arange(256) < 200  # longer ones have few pairs
-    by_lag = (ours["logit_mean_by_lag"] - exact["logit_mean_by_lag"])[:, lags[: exact["logit_mean_by_lag"].shape[1]]]
+    by_lag = (ours["logit_mean_by_lag"] - exact["logit_mean_by_lag"])[:, : length - 56]  # longer ones have few pairs
     assert by_lag.abs().max() <= 2e-7 * size.max()
     torch.testing.assert_close(ours["channel_share"], exact["channel_share"], rtol=0, atol=1e-7)
     torch.testing.assert_close(ours["channel_share"].sum(-1), torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 25, 40, 100])
+@pytest.mark.parametrize(("skip", "batch", "masked"), [(0, 1, False), (1, 2, True), (5, 1, True), (0, 2, False)])
+def test_plain_causal_rows_equal_masked_ones(
+    window: int | None, skip: int, batch: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are taken whole, with masks near the diagonal alone, against the same with every pair masked."""
+    from armillary.streams import attention
+
+    torch.manual_seed(0)
+    q, k = torch.randn(batch, 6, 64, 4, dtype=torch.float64), 3 + torch.randn(batch, 2, 64, 4, dtype=torch.float64)
+    view = AttentionView(q, k, k, 0.5, causal=True, window=window, sinks=torch.randn(6))
+    if masked:  # a mask that says what `causal` says
+        view = replace(view, mask=view.visible())
+    taken: list[Any] = []
+    plain = attention.CausalBlock
+    monkeypatch.setattr(attention, "CausalBlock", lambda *given: taken.append(given) or plain(*given))
+    monkeypatch.setattr("armillary.streams.tiles.ROWS", 5)
+    monkeypatch.setattr("armillary.streams.causal.TILE", 2 * 64 * 5)
+    monkeypatch.setattr("armillary.streams.tiles.TILE", 2 * 64 * 5)
+    statistic = AttentionStatistics(skip, 64)
+    found = statistic.finish(statistic.measure(view))
+    assert len(taken) >= 6
+    monkeypatch.setattr(attention, "plain_keys", lambda *_: None)
+    for name, expected in statistic.finish(statistic.measure(view)).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-9, atol=1e-11, equal_nan=True)
+
+
+def test_rows_that_padding_bias_or_caps_change_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from armillary.streams.causal import plain_keys
+
+    monkeypatch.setattr("armillary.streams.tiles.ROWS", 4)
+    monkeypatch.setattr("armillary.streams.tiles.TILE", 4 * 40)
+    q = torch.randn(2, 1, 40, 4)
+    plain = AttentionView(q, q, q, 0.5, causal=True)
+    hidden = plain.visible().expand(2, 1, 40, 40).clone()
+    hidden[1, :, :, 3] = False  # padding, in one text
+    others = [
+        replace(plain, mask=hidden),
+        replace(plain, bias=torch.zeros(1, 1, 1, 40)),
+        replace(plain, softcap=5.0),
+        replace(plain, causal=False),
+        replace(plain, q=q[:, :, 10:]),
+    ]
+    *_, last = row_blocks(plain, 1)
+    assert plain_keys(last, 1) == slice(1, 37)
+    for view in others:
+        *_, last = row_blocks(view, 1)
+        assert plain_keys(last, 1) is None
+
+
+def test_logits_of_hundreds_are_no_trouble() -> None:
+    """Beyond where exp ends: most weights are nothing, and no number is lost."""
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 2, 256, 8), torch.randn(1, 2, 256, 8)
+    views = [AttentionView(q.to(kind), k.to(kind), k.to(kind), 60.0, causal=True) for kind in DTYPES[1::-1]]
+    ours, exact = [AttentionStatistics(0, 256).finish(AttentionStatistics(0, 256).measure(view)) for view in views]
+    assert exact["logit_variance"].min() > 100**2
+    for name in ("entropy", "self_mass", "mean_distance", "logit_variance", "logit_kurtosis", "channel_share"):
+        torch.testing.assert_close(ours[name], exact[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"causal": True}, {}, {"causal": True, "window": 9}, {"window": 9}])

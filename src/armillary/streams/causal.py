@@ -186,7 +186,7 @@ class CausalBlock:
         self._mask(torch.exp2(gap, out=weight), self.seen)  # much faster than exp
         near = self._near(weight)
         sums = {"top": top[..., 0], "total": weight.sum(-1), "gap": gap.mul_(weight).sum(-1) / LOG2E}
-        sums["distance"] = torch.mv(weight.flatten(0, 1), self.ahead).view(many, rows)
+        sums["distance"] = weight.mul_(self.ahead).sum(-1)
         others = logits[..., : self.skipped].clone().unflatten(0, (batch, count))
         logits[..., : self.skipped].zero_()
         torch.mul(logits, logits, out=squares)
@@ -254,10 +254,13 @@ class CausalBlock:
         """Sums over texts and along diagonals of the logits, c + mean, and of their squares; and their number."""
         first, stop = self._rows_of_diagonals()
         heads, middle = slice(0, means.shape[1]), means.mean(-1, keepdim=True)
+        once = got["once"].sum(0)
+        square = (got["twice"] + 2 * (got["weighted"] + middle * got["once"])).sum(0)
         upto = torch.nn.functional.pad(torch.stack([means, means.square()]).sum(1).cumsum(-1), (1, 0))
-        once, square = upto[..., stop] - upto[..., first]
-        once += got["once"].sum(0)
-        square += (got["twice"] + 2 * (got["weighted"] + middle * got["once"])).sum(0)
+        few = self.rows - 1 + self.skipped  # so many diagonals have not all rows, and from `size` on they have none
+        for sums, known in zip((once, square), upto, strict=True):
+            sums[:, :few] += known[:, stop[:few]] - known[:, first[:few]]
+            sums[:, few : self.size] += known[:, -1:]
         self.places.add_lags("lag_sum", heads, self._lowest, once.flip(-1))
         self.places.add_lags("lag_square", heads, self._lowest, square.flip(-1))
         self.places.add_lags("lag_count", slice(0, 1), self._lowest, wide(len(means) * (stop - first)).flip(-1)[None])
@@ -273,12 +276,10 @@ class CausalBlock:
         edges = cell_edges(length, q.device).clamp(self.plain.start, self.plain.stop)
         sums = grouped_products(cells @ wide(q), self.shared.upto[:, :, edges].diff(dim=2)).sum(0)
         masked = wide(self.cells @ edge).sum(0) + (cells * means.sum(0)[:, None]) @ kept
-        columns = cell_of(self.masked_keys, length)
-        query = self.block.query
-        self.places.cells("cell_sum", slice(0, q.shape[1]), query).add_(sums).index_add_(2, columns, masked)
-        number = len(q) * cells.sum(-1)[:, None] * wide(edges.diff())
-        counts = self.places.cells("cell_count", slice(0, 1), query).add_(number)
-        counts.index_add_(2, columns, len(q) * (cells @ kept)[None])
+        columns = torch.arange(len(edges) - 1, device=q.device) == cell_of(self.masked_keys, length)[:, None]
+        number = cells.sum(-1)[:, None] * wide(edges.diff()) + cells @ kept @ wide(columns)
+        self.places.cells("cell_sum", slice(0, q.shape[1]), self.block.query).add_(sums + masked @ wide(columns))
+        self.places.cells("cell_count", slice(0, 1), self.block.query).add_(len(q) * number)
 
 
 def _powers(count: Tensor, mean: Tensor, first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> RowPowers:
