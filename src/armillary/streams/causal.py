@@ -94,16 +94,19 @@ class CausalBlock:
         self.dtype = torch.promote_types(view.q.dtype, torch.float32)
         self.skipped = max(0, skip - self.start)
         left, right = plain.start - self.start, plain.stop - self.start
-        parts = (slice(0, left), slice(right, self.size))
+        parts = (slice(self.skipped, left), slice(right, self.size))
         self.masked = [part for part in parts if part.start < part.stop]
         self.masked_keys = torch.cat([block.places[part] for part in self.masked])
-        seen = _seen(block, self.masked_keys)
-        self.seen, self.visible = seen.to(self.dtype), wide(seen.sum(-1) + (right - left))[None, None]
-        seen[:, : self.skipped] = False
-        self.kept = seen.to(self.dtype)  # of the masked columns, as `seen`; the same in all texts and heads
+        seen, others = _seen(block, self.masked_keys), _seen(block, block.places[: self.skipped])
+        self.kept, self.others = seen.to(self.dtype), others.to(self.dtype)  # the same in all texts and heads
+        self.masks = list(
+            zip(self.masked, self.kept.split([part.stop - part.start for part in self.masked], -1), strict=True)
+        )
+        if not bool(others.all()):
+            self.masks.append((slice(0, self.skipped), self.others))
         count = (seen.sum(-1) + (right - left))[None, None]
-        self.count = wide(count)
-        hidden = (left - seen[:, :left].sum(-1))[None, None]
+        self.count, self.visible = wide(count), wide(count + others.sum(-1))
+        hidden = (left - seen[:, : left - self.skipped].sum(-1))[None, None]
         self.propagation = Propagation.runs(hidden, count, block.query, places.length)
         k = view.k[:, :, self.start : self.stop].to(self.dtype)
         self.middle = (shared.upto[:, :, plain.stop] - shared.upto[:, :, plain.start]) / (right - left)
@@ -124,13 +127,14 @@ class CausalBlock:
         edge = got["edge"]
         found = read(wide(q), self.gram)  # of c times the keys
         second = (wide(q) * found).sum(-1) + wide(edge.square().sum(-1))
-        powers = _powers(self.count, means, wide(edge.sum(-1)), second, got["third"], got["fourth"])
+        powers = _powers(self.count, means, wide(edge.sum(-1)), second, got["third"], got["root"].square())
         keys = torch.cat([self.k[:, :, part] for part in self.masked], 2)
         found += wide(read(edge, keys)) + (means - powers.mean)[..., None] * self._of_heads(wide(self.kept @ keys))
         self._add_lags(got, means)
         self._add_cells(edge, q, means)
-        soft = SoftRows(got["top"] + means, got["total"], got["gap"], got["distance"], got["near"].movedim(-1, 0))
-        others = spread_of(got["others"], self.seen[None, None, :, : self.skipped] > 0)
+        distance = got["ahead"] + self.past * got["total"]
+        soft = SoftRows(got["top"] + means, got["total"], got["gap"] / LOG2E, distance, got["near"].movedim(-1, 0))
+        others = spread_of(got["others"], self.others[None, None] > 0)
         every = together(powers, Spread(others.count, others.mean + means, others.square))
         hits = {name: got[name] for name in HITS} if self.propagation.any else self.propagation.none(heads, batch)
         return {
@@ -155,7 +159,8 @@ class CausalBlock:
         for start in range(0, q.shape[1], few):
             heads = slice(start, min(start + few, q.shape[1]))
             parts.append(self._tile(q[:, heads], heads, slopes[:, heads], farthest))
-        return {name: torch.cat([part[name] for part in parts], int(name not in HITS)) for name in parts[0]}
+        got = {name: torch.cat([part[name] for part in parts], int(name not in HITS)) for name in parts[0]}
+        return {name: tensor if name in ("edge", "others") else wide(tensor) for name, tensor in got.items()}
 
     def _tile(
         self,
@@ -164,7 +169,7 @@ class CausalBlock:
         slopes: Float[Tensor, "batch head row"],
         farthest: float,
     ) -> State:
-        """Sums by row; `once`, `weighted`, `twice`: along diagonals, of c, c slope, c^2; `edge`: c in masked columns.
+        """Sums by row; along diagonals of c and c slope, and of c^2; `edge`, `others`: c in masked columns, and skipped.
 
         Hidden pairs have c = 0: some key's c is not less, so that a row's largest is one that it sees. No two logits of
         a row are more than `farthest` apart.
@@ -178,30 +183,27 @@ class CausalBlock:
         both = torch.stack([torch.ones_like(slopes), slopes], 2).view(many, 2, rows)
         with exact_arithmetic(q):
             torch.bmm(q.reshape(len(k), -1, e), k.mT, out=logits.unflatten(0, (len(k), -1)).flatten(1, 2))
-        self._mask(logits, self.seen)
+        self._mask(logits)
         top = logits.amax(-1, keepdim=True)
         gap = torch.add(top * -LOG2E, logits, alpha=LOG2E, out=squares)
         if farthest > -FARTHEST:
             gap.clamp_(min=FARTHEST * LOG2E)
-        self._mask(torch.exp2(gap, out=weight), self.seen)  # much faster than exp
+        self._mask(torch.exp2(gap, out=weight))  # much faster than exp
         near = self._near(weight)
-        sums = {"top": top[..., 0], "total": weight.sum(-1), "gap": gap.mul_(weight).sum(-1) / LOG2E}
-        sums["distance"] = weight.mul_(self.ahead).sum(-1)
-        others = logits[..., : self.skipped].clone().unflatten(0, (batch, count))
+        sums = {"top": top[..., 0], "total": weight.sum(-1), "gap": gap.mul_(weight).sum(-1)}
+        sums["ahead"] = weight.mul_(self.ahead).sum(-1)
+        others = logits[..., : self.skipped].clone()
         logits[..., : self.skipped].zero_()
         torch.mul(logits, logits, out=squares)
         with exact_arithmetic(q):
             along, twice = torch.bmm(both, skewed), torch.bmm(both[:, :1], skewed_squares)
         sums["third"] = torch.mul(logits, squares, out=weight).sum(-1)
-        state = {name: wide(tensor).view(batch, count, rows) for name, tensor in sums.items()}
-        state["fourth"] = wide(torch.linalg.vector_norm(squares, dim=-1)).square().view(batch, count, rows)
-        state["distance"] += self.past * state["total"]
-        edge = torch.cat([logits[..., part] for part in self.masked], -1).view(batch, count, rows, -1)
-        state |= {"near": wide(near).view(batch, count, rows, 3), "edge": edge, "others": others}
-        diagonals = wide(torch.cat([along, twice], 1)).view(batch, count, 3, -1)
-        state |= dict(zip(("once", "weighted", "twice"), diagonals.unbind(2), strict=True))
+        sums["root"] = torch.linalg.vector_norm(squares, dim=-1)  # of the fourth powers
+        edge = torch.cat([logits[..., part] for part in self.masked], -1)
+        sums |= {"near": near, "edge": edge, "others": others, "along": along, "twice": twice[:, 0]}
+        state = {name: tensor.unflatten(0, (batch, count)) for name, tensor in sums.items()}
         if self.propagation.any:
-            state |= self._hits(logits.unflatten(0, (batch, count)), -wide(edge.sum(-1)) / self.count, heads)
+            state |= self._hits(logits.unflatten(0, (batch, count)), -wide(state["edge"].sum(-1)) / self.count, heads)
         return state
 
     def _padded(
@@ -215,11 +217,10 @@ class CausalBlock:
         tile[..., self.size :].zero_()
         return tile[..., : self.size], flat.as_strided((many, self.rows, width), (self.rows * width, width + 1, 1))
 
-    def _mask(self, tile: Float[Tensor, "*many row key"], seen: Float[Tensor, "row masked"]) -> Tensor:
-        """Zero in the masked columns that are not seen."""
-        sizes = [part.stop - part.start for part in self.masked]
-        for part, mask in zip(self.masked, seen.split(sizes, -1), strict=True):
-            tile[..., part].mul_(mask)
+    def _mask(self, tile: Float[Tensor, "*many row key"]) -> Float[Tensor, "*many row key"]:
+        """Zero where a row, one of the block's last if they are fewer, does not see a key."""
+        for part, seen in self.masks:
+            tile[..., part].mul_(seen[-tile.shape[-2] :])
         return tile
 
     def _near(self, weight: Float[Tensor, "many row key"]) -> Float[Tensor, "many row three"]:
@@ -233,8 +234,9 @@ class CausalBlock:
     ) -> State:
         shape = (*c.shape[:2], c[:, :, self.propagation.late].shape[2], self.size)
         passes = self.shared.take("weights", math.prod(shape), c).view(shape)
-        self._mask(self.propagation.passes(c, shift, heads, passes), self.kept[self.propagation.late])
-        return self.propagation.hits(passes, heads)
+        self.propagation.passes(c, shift, heads, passes)
+        passes[..., : self.skipped].zero_()
+        return self.propagation.hits(self._mask(passes), heads)
 
     def _rows_of_diagonals(self) -> tuple[Int[Tensor, "diagonal"], Int[Tensor, "diagonal"]]:
         """The first row of kept pairs on each diagonal, and the one after the last; the largest lag first."""
@@ -254,8 +256,9 @@ class CausalBlock:
         """Sums over texts and along diagonals of the logits, c + mean, and of their squares; and their number."""
         first, stop = self._rows_of_diagonals()
         heads, middle = slice(0, means.shape[1]), means.mean(-1, keepdim=True)
-        once = got["once"].sum(0)
-        square = (got["twice"] + 2 * (got["weighted"] + middle * got["once"])).sum(0)
+        one, weighted = got["along"].unbind(2)
+        once = one.sum(0)
+        square = (got["twice"] + 2 * (weighted + middle * one)).sum(0)
         upto = torch.nn.functional.pad(torch.stack([means, means.square()]).sum(1).cumsum(-1), (1, 0))
         few = self.rows - 1 + self.skipped  # so many diagonals have not all rows, and from `size` on they have none
         for sums, known in zip((once, square), upto, strict=True):
