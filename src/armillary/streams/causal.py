@@ -169,7 +169,7 @@ class CausalBlock:
         slopes: Float[Tensor, "batch head row"],
         farthest: float,
     ) -> State:
-        """Sums by row; along diagonals of c and c slope, and of c^2; `edge`, `others`: c in masked columns, and skipped.
+        """Sums by row; along diagonals of c and c slope, and of c^2; `edge`, `others`: c where masked, and skipped.
 
         Hidden pairs have c = 0: some key's c is not less, so that a row's largest is one that it sees. No two logits of
         a row are more than `farthest` apart.

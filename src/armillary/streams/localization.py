@@ -11,6 +11,9 @@ PLACES = 16
 """The keys of a row are told by their place among those it sees, in so many equal parts, oldest first."""
 
 
+TOGETHER = 16
+"""Rows that follow each other, whose places begin within a few keys of each other, are counted so many at a time."""
+
 HITS = ("rho_hits", "rho_count", "rho_keys", "rho_rows")
 """What is counted."""
 
@@ -30,6 +33,7 @@ class Propagation:
         self._before = (parts * self._count + PLACES - 1) // PLACES  # so many kept keys lie before each place
         self._number = wide(self._before.diff(dim=-1))
         self._keys = self._before
+        self._runs: _Runs | None = None
 
     @classmethod
     def masked(
@@ -45,15 +49,17 @@ class Propagation:
     @classmethod
     def runs(
         cls,
-        first: Int[Tensor, "#batch #head row"],
-        count: Int[Tensor, "#batch #head row"],
+        first: Int[Tensor, "1 1 row"],
+        count: Int[Tensor, "1 1 row"],
         query: Int[Tensor, "row"],
         length: int,
     ) -> "Propagation":
-        """Of rows whose kept keys are `count` in a row, from the `first` on."""
+        """Of rows whose kept keys are `count` in a row, from the `first` on; neither falls from row to row."""
         late = _late(query, length)
         found = cls(late, count[..., late])
         found._keys = first[..., late, None] + found._before
+        if found.any:
+            found._runs = _Runs(found._keys[0, 0])
         return found
 
     def passes(
@@ -83,16 +89,48 @@ class Propagation:
         """The counts of these heads, from 1 where a kept key of a late row passes, else 0. Overwrites passes."""
         count, keys = (of_heads(part, heads) for part in (self._count, self._keys))
         every = (passes.shape[0], passes.shape[1], -1, -1)
-        if count.shape[0] == 1 and len(passes) > 1:  # the places are the same in all texts
+        if self._runs is None and count.shape[0] == 1 and len(passes) > 1:  # the places are the same in all texts
             passes = passes.sum(0, keepdim=True)
-        upto = torch.cumsum(passes, -1, out=passes).gather(-1, (keys - 1).clamp(min=0).expand(*passes.shape[:3], -1))
-        before = upto * (keys > 0)
+        before = _before(passes, keys) if self._runs is None else self._runs.before(passes)
         return {
-            "rho_hits": wide(before.diff(dim=-1)).sum((0, 2)),
+            "rho_hits": before.diff(dim=-1),
             "rho_count": of_heads(self._number, heads).expand(every).sum((0, 2)),
             "rho_keys": wide(count).expand(every).sum((0, 2, 3)),
             "rho_rows": wide(count > 0).expand(every).sum((0, 2, 3)),
         }
+
+
+def _before(
+    passes: Float[Tensor, "batch head late key"], keys: Int[Tensor, "#batch #head late edge"]
+) -> Float[Tensor, "head edge"]:
+    """How many passes lie before these keys of each row, over all texts and rows. Overwrites passes."""
+    upto = torch.cumsum(passes, -1, out=passes).gather(-1, (keys - 1).clamp(min=0).expand(*passes.shape[:3], -1))
+    return wide(upto * (keys > 0)).sum((0, 2))
+
+
+class _Runs:
+    """The same where keys move little from row to row: rows are added before they are summed along the keys."""
+
+    def __init__(self, keys: Int[Tensor, "late edge"]) -> None:
+        group = torch.arange(len(keys), device=keys.device) // TOGETHER
+        base = keys[::TOGETHER]  # of the first row of every group; the others' lie less than `width` further
+        off = keys - base[group]
+        self._width = int(off.max()) + 1
+        step = torch.arange(self._width, device=keys.device)
+        self._at, self._there = (base - 1).clamp(min=0), base > 0
+        self._more, self._between = (base[group][..., None] + step).flatten(1), (step < off[..., None]).flatten(1)
+
+    def before(self, passes: Float[Tensor, "batch head late key"]) -> Float[Tensor, "head edge"]:
+        heads, late, keys = passes.shape[1:]
+        whole = late // TOGETHER * TOGETHER
+        columns = passes[:, :, :whole].unflatten(2, (-1, TOGETHER)).sum(3).sum(0)
+        if whole < late:
+            columns = torch.cat([columns, passes[:, :, whole:].sum((0, 2))[:, None]], 1)
+        upto = columns.cumsum(-1, dtype=torch.float64).gather(-1, self._at.expand(heads, -1, -1))
+        at = self._more.clamp(max=keys - 1).expand(*passes.shape[:2], -1, -1)
+        more = wide((passes.gather(-1, at) * self._between).sum((0, 2))).unflatten(-1, (-1, self._width))
+        sums: Tensor = (upto * self._there).sum(1) + more.sum(-1)
+        return sums
 
 
 def _late(query: Int[Tensor, "row"], length: int) -> slice:
