@@ -179,7 +179,7 @@ class CausalBlock:
         k = self.k[:, heads.start // self.group : (heads.stop - 1) // self.group + 1].reshape(-1, self.size, e)
         logits, skewed = self._padded("logits", many, q)
         squares, skewed_squares = self._padded("squares", many, q)
-        weight = self.shared.take("weights", many * rows * self.size, q).view(many, rows, self.size)
+        weight = self._aligned("weights", (many, rows), q)
         both = torch.stack([torch.ones_like(slopes), slopes], 2).view(many, 2, rows)
         with exact_arithmetic(q):
             torch.bmm(q.reshape(len(k), -1, e), k.mT, out=logits.unflatten(0, (len(k), -1)).flatten(1, 2))
@@ -210,12 +210,18 @@ class CausalBlock:
         self, name: str, many: int, like: Tensor
     ) -> tuple[Float[Tensor, "many row key"], Float[Tensor, "many row diagonal"]]:
         """A tile with zeros behind every row and before the first; and the same with rows one place further each."""
-        zeros, width = self.rows - 1, self.size + self.rows - 1
-        flat = self.shared.take(name, zeros + many * self.rows * width, like)
-        flat[:zeros].zero_()
-        tile = flat[zeros:].view(many, self.rows, width)
+        before, width = _lines(self.rows - 1), _lines(self.size + self.rows - 1)
+        flat = self.shared.take(name, before + many * self.rows * width, like)
+        flat[:before].zero_()
+        tile = flat[before:].view(many, self.rows, width)
         tile[..., self.size :].zero_()
-        return tile[..., : self.size], flat.as_strided((many, self.rows, width), (self.rows * width, width + 1, 1))
+        shape, strides = (many, self.rows, self.size + self.rows - 1), (self.rows * width, width + 1, 1)
+        return tile[..., : self.size], flat.as_strided(shape, strides, before - (self.rows - 1))
+
+    def _aligned(self, name: str, shape: tuple[int, ...], like: Tensor) -> Float[Tensor, "*shape key"]:
+        """A tile whose rows begin where lines of the cache do."""
+        width = _lines(self.size)
+        return self.shared.take(name, math.prod(shape) * width, like).view(*shape, width)[..., : self.size]
 
     def _mask(self, tile: Float[Tensor, "*many row key"]) -> Float[Tensor, "*many row key"]:
         """Zero where a row, one of the block's last if they are fewer, does not see a key."""
@@ -232,8 +238,7 @@ class CausalBlock:
     def _hits(
         self, c: Float[Tensor, "batch head row key"], shift: Float[Tensor, "batch head row"], heads: slice
     ) -> State:
-        shape = (*c.shape[:2], c[:, :, self.propagation.late].shape[2], self.size)
-        passes = self.shared.take("weights", math.prod(shape), c).view(shape)
+        passes = self._aligned("weights", c[:, :, self.propagation.late].shape[:3], c)
         self.propagation.passes(c, shift, heads, passes)
         passes[..., : self.skipped].zero_()
         return self.propagation.hits(self._mask(passes), heads)
@@ -283,6 +288,11 @@ class CausalBlock:
         number = cells.sum(-1)[:, None] * wide(edges.diff()) + cells @ kept @ wide(columns)
         self.places.cells("cell_sum", slice(0, q.shape[1]), self.block.query).add_(sums + masked @ wide(columns))
         self.places.cells("cell_count", slice(0, 1), self.block.query).add_(len(q) * number)
+
+
+def _lines(count: int) -> int:
+    """So many numbers or a few more, that fill lines of the cache: products and tiles in them are much faster."""
+    return -(-count // 16) * 16
 
 
 def _powers(count: Tensor, mean: Tensor, first: Tensor, second: Tensor, third: Tensor, fourth: Tensor) -> RowPowers:
