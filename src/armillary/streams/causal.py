@@ -32,7 +32,7 @@ from armillary.view import AttentionView, exact_arithmetic, grouped_products
 
 LOG2E = math.log2(math.e)
 
-TILE = 1 << 20
+TILE = 1 << 21
 """About so many logits are computed at once."""
 
 WORTH = 2
@@ -58,7 +58,7 @@ class Shared:
         """So many numbers by this name, with whatever was left in them."""
         flat = self._flat.get(name)
         if flat is None or len(flat) < count:
-            flat = self._flat[name] = like.new_empty(max(count, 2 * TILE))
+            flat = self._flat[name] = like.new_empty(max(count, TILE + TILE // 8))
         return flat[:count]
 
 
