@@ -7,6 +7,7 @@ view of the tile whose rows lie one place further each; sums by cell and channel
 """
 
 import math
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,7 +36,7 @@ LOG2E = math.log2(math.e)
 TILE = 1 << 21
 """About so many logits are computed at once."""
 
-WORTH = 2
+WORTH = 1
 """Rows are taken whole if they all see at least so many times as many keys as lie in masked columns."""
 
 
@@ -44,15 +45,17 @@ class Shared:
 
     def __init__(self, view: AttentionView) -> None:
         self._k = view.k
-        self._upto: Tensor | None = None
         self._flat: dict[str, Tensor] = {}
 
-    @property
+    @cached_property
     def upto(self) -> Float[Tensor, "batch kv_head place e"]:
         """Sums of the keys before each place."""
-        if self._upto is None:
-            self._upto = torch.nn.functional.pad(wide(self._k).cumsum(2), (0, 0, 1, 0))
-        return self._upto
+        return torch.nn.functional.pad(wide(self._k).cumsum(2), (0, 0, 1, 0))
+
+    @cached_property
+    def longest(self) -> float:
+        """The length of the longest key."""
+        return 1.01 * float(torch.linalg.vector_norm(self._k, dim=-1).max())  # with room for bfloat16
 
     def take(self, name: str, count: int, like: Tensor) -> Float[Tensor, "count"]:
         """So many numbers by this name, with whatever was left in them."""
@@ -113,6 +116,7 @@ class CausalBlock:
         near = self.middle.to(k)
         self.k = (k - near[:, :, None]).sub_((self.middle - near).to(k)[:, :, None])
         self.gram = _gram(self.k[:, :, left:right])
+        self._cleared: dict[str, int] = {}
         middle = (block.rows.start + block.rows.stop) // 2
         self.ahead = (middle - block.places).to(self.dtype)  # from a key to the middle row, and from there to each
         self.past = wide(block.query - middle)
@@ -154,11 +158,12 @@ class CausalBlock:
         few = max(1, TILE // (len(q) * self.rows * self.size))
         few = few // self.group * self.group or max(n for n in range(1, few + 1) if self.group % n == 0)
         slopes = (means - means.mean(-1, keepdim=True)).to(q)
-        farthest = 2 * float(q.norm(dim=-1).max() * self.k.norm(dim=-1).max())
+        both = torch.stack([torch.ones_like(slopes), slopes], 2)
+        farthest = 2 * float(q.norm(dim=-1).max()) * (self.shared.longest + float(self.middle.norm(dim=-1).max()))
         parts = []
         for start in range(0, q.shape[1], few):
             heads = slice(start, min(start + few, q.shape[1]))
-            parts.append(self._tile(q[:, heads], heads, slopes[:, heads], farthest))
+            parts.append(self._tile(q[:, heads], heads, both[:, heads].flatten(0, 1), farthest))
         got = {name: torch.cat([part[name] for part in parts], int(name not in HITS)) for name in parts[0]}
         return {name: tensor if name in ("edge", "others") else wide(tensor) for name, tensor in got.items()}
 
@@ -166,10 +171,11 @@ class CausalBlock:
         self,
         q: Float[Tensor, "batch head row e"],
         heads: slice,
-        slopes: Float[Tensor, "batch head row"],
+        both: Float[Tensor, "many two row"],
         farthest: float,
     ) -> State:
-        """Sums by row; along diagonals of c and c slope, and of c^2; `edge`, `others`: c where masked, and skipped.
+        """Sums by row; `along` diagonals, of c times `both`, 1 and a slope; `twice`, of c^2; `edge`, `others`: c where
+        masked, and where skipped.
 
         Hidden pairs have c = 0: some key's c is not less, so that a row's largest is one that it sees. No two logits of
         a row are more than `farthest` apart.
@@ -180,7 +186,6 @@ class CausalBlock:
         logits, skewed = self._padded("logits", many, q)
         squares, skewed_squares = self._padded("squares", many, q)
         weight = self._aligned("weights", (many, rows), q)
-        both = torch.stack([torch.ones_like(slopes), slopes], 2).view(many, 2, rows)
         with exact_arithmetic(q):
             torch.bmm(q.reshape(len(k), -1, e), k.mT, out=logits.unflatten(0, (len(k), -1)).flatten(1, 2))
         self._mask(logits)
@@ -212,9 +217,11 @@ class CausalBlock:
         """A tile with zeros behind every row and before the first; and the same with rows one place further each."""
         before, width = _lines(self.rows - 1), _lines(self.size + self.rows - 1)
         flat = self.shared.take(name, before + many * self.rows * width, like)
-        flat[:before].zero_()
         tile = flat[before:].view(many, self.rows, width)
-        tile[..., self.size :].zero_()
+        if many > self._cleared.get(name, 0):  # what is never written stays zero, from tile to tile
+            flat[:before].zero_()
+            tile[..., self.size :].zero_()
+            self._cleared[name] = many
         shape, strides = (many, self.rows, self.size + self.rows - 1), (self.rows * width, width + 1, 1)
         return tile[..., : self.size], flat.as_strided(shape, strides, before - (self.rows - 1))
 
