@@ -208,7 +208,11 @@ class CausalBlock:
         sums |= {"near": near, "edge": edge, "others": others, "along": along, "twice": twice[:, 0]}
         state = {name: tensor.unflatten(0, (batch, count)) for name, tensor in sums.items()}
         if self.propagation.any:
-            state |= self._hits(logits.unflatten(0, (batch, count)), -wide(state["edge"].sum(-1)) / self.count, heads)
+            shift = -wide(state["edge"].sum(-1)) / self.count
+            passes = self._aligned("weights", (batch, count, self.rows - self.propagation.late.start), q)
+            self.propagation.passes(logits.unflatten(0, (batch, count)), shift, heads, passes, state["top"])
+            passes[..., : self.skipped].zero_()
+            state |= self.propagation.hits(self._mask(passes), heads)
         return state
 
     def _padded(
@@ -241,14 +245,6 @@ class CausalBlock:
         own = self.block.rows.start - self.start
         first = weight[..., 0] if self.start == 0 else torch.zeros_like(weight[..., 0])
         return torch.stack([weight.diagonal(own, 1, 2), weight.diagonal(own - 1, 1, 2), first], -1)
-
-    def _hits(
-        self, c: Float[Tensor, "batch head row key"], shift: Float[Tensor, "batch head row"], heads: slice
-    ) -> State:
-        passes = self._aligned("weights", c[:, :, self.propagation.late].shape[:3], c)
-        self.propagation.passes(c, shift, heads, passes)
-        passes[..., : self.skipped].zero_()
-        return self.propagation.hits(self._mask(passes), heads)
 
     def _rows_of_diagonals(self) -> tuple[Int[Tensor, "diagonal"], Int[Tensor, "diagonal"]]:
         """The first row of kept pairs on each diagonal, and the one after the last; the largest lag first."""

@@ -68,15 +68,20 @@ class Propagation:
         shift: Float[Tensor, "batch head row"] | None,
         heads: slice,
         out: Float[Tensor, "batch head late key"],
+        top: Float[Tensor, "batch head row"] | None = None,
     ) -> Float[Tensor, "batch head late key"]:
-        """1 where a key passes a signal, in the late rows; off + shift are logits less the mean of all the row's."""
+        """1 where a key passes a signal, in the late rows; off + shift are logits less the mean of all the row's.
+
+        top: what no `off` of a row exceeds, if it is known.
+        """
         high = wide(of_heads(self._count, heads) - 1)
         low = torch.full_like(high, -1)
         if shift is not None:
             low, high = (limit - shift[:, :, self.late, None] for limit in (low, high))
         off = off[:, :, self.late]
         torch.ge(off, low.to(off), out=out)
-        if bool((off.amax(-1, keepdim=True) > high.to(off)).any()):  # hardly ever
+        largest = off.amax(-1, keepdim=True) if top is None else top[:, :, self.late, None]
+        if bool((largest > high.to(off)).any()):  # hardly ever
             out.mul_(off <= high.to(off))
         return out
 
