@@ -16,7 +16,7 @@ ROWS = 64
 """At least so many rows are taken together; more where there are few keys."""
 
 LONG = 2048
-"""Texts from this length on are taken in twice as many rows: fewer, larger pieces."""
+"""Texts from this length on are taken in four times as many rows: fewer, larger pieces."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Tile:
 def row_blocks(view: AttentionView, first: int = 0) -> Iterator[Rows]:
     """The rows from `first` on, in blocks; a block of causal or windowed attention has only the keys it can see."""
     batch, group = view.q.shape[0], view.heads // view.k.shape[1]
-    height = max(ROWS if view.keys < LONG else 2 * ROWS, TILE // (batch * view.heads * view.keys))
+    height = max(ROWS if view.keys < LONG else 4 * ROWS, TILE // (batch * view.heads * view.keys))
     height = max(1, min(height, 8 * TILE // (batch * group * view.keys)))  # heads that share a key head stay together
     ahead = view.keys - view.queries
     for start in range(first, view.queries, height):
