@@ -19,7 +19,8 @@ class AttentionStatistics:
     `skip` take no part, as queries or as keys), before the soft-cap. Entropy counts a sink as one more outcome. rho:
     how often each of PLACES parts of the keys passes a signal (streams/localization.py), rho_keys keys on average.
     channel_share, bias_share: shares of the logits, as in MEASURES 'Constituents', of each channel of q and k; they
-    add to 1. Sums along a row of logits are float32 (float64 if the model is), sums of rows float64.
+    add to 1. Sums along a row of logits, and by lag over a block's rows, are float32 (float64 if the
+    model is), sums of these float64.
     """
 
     def __init__(self, skip: int, length: int) -> None:
