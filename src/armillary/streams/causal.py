@@ -28,13 +28,13 @@ from armillary.streams.rows import (
     together,
 )
 from armillary.streams.stream import State, wide
-from armillary.streams.tiles import Rows
+from armillary.streams.tiles import LONG, Rows
 from armillary.view import AttentionView, exact_arithmetic, grouped_products
 
 LOG2E = math.log2(math.e)
 
-TILE = 1 << 21
-"""About so many logits are computed at once."""
+TILE = 1 << 19
+"""About so many logits are computed at once; of long texts four times as many."""
 
 WORTH = 1
 """Rows are taken whole if they all see at least so many times as many keys as lie in masked columns."""
@@ -45,12 +45,16 @@ class Shared:
 
     def __init__(self, view: AttentionView) -> None:
         self._k = view.k
+        self.tile = TILE if view.keys < LONG else 4 * TILE
         self._flat: dict[str, Tensor] = {}
 
     @cached_property
     def upto(self) -> Float[Tensor, "batch kv_head place e"]:
         """Sums of the keys before each place."""
-        return torch.nn.functional.pad(wide(self._k).cumsum(2), (0, 0, 1, 0))
+        batch, heads, keys, e = self._k.shape
+        sums = torch.zeros(batch, heads, keys + 1, e, dtype=torch.float64, device=self._k.device)
+        torch.cumsum(self._k, 2, dtype=torch.float64, out=sums[:, :, 1:])
+        return sums
 
     @cached_property
     def longest(self) -> float:
@@ -61,7 +65,7 @@ class Shared:
         """So many numbers by this name, with whatever was left in them."""
         flat = self._flat.get(name)
         if flat is None or len(flat) < count:
-            flat = self._flat[name] = like.new_empty(max(count, TILE + TILE // 8))
+            flat = self._flat[name] = like.new_empty(max(count, self.tile + self.tile // 8))
         return flat[:count]
 
 
@@ -155,7 +159,7 @@ class CausalBlock:
 
     def _tiles(self, q: Float[Tensor, "batch head row e"], means: Float[Tensor, "batch head row"]) -> State:
         """All heads, a few at a time: whole groups that share a key head, or an equal part of one."""
-        few = max(1, TILE // (len(q) * self.rows * self.size))
+        few = max(1, self.shared.tile // (len(q) * self.rows * self.size))
         few = few // self.group * self.group or max(n for n in range(1, few + 1) if self.group % n == 0)
         slopes = (means - means.mean(-1, keepdim=True)).to(q)
         both = torch.stack([torch.ones_like(slopes), slopes], 2)
