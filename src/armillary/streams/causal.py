@@ -36,6 +36,9 @@ LOG2E = math.log2(math.e)
 TILE = 1 << 19
 """About so many logits are computed at once; of long texts four times as many."""
 
+SHORT = 1024
+"""Texts shorter than this gain nothing, and the buffers cost memory."""
+
 WORTH = 1
 """Rows are taken whole if they all see at least so many times as many keys as lie in masked columns."""
 
@@ -72,6 +75,8 @@ class Shared:
 def plain_keys(block: Rows, skip: int) -> slice | None:
     """The kept keys that all rows see, if that is most, and if the others are hidden by causality or a window alone."""
     view, first = block.view, block.rows.start
+    if view.keys < SHORT:
+        return None
     start = max(skip, 0 if view.window is None else block.rows.stop - view.window)
     masked = block.keys.stop - max(block.keys.start, skip) - (first - start)
     if first - start < WORTH * masked or view.queries != view.keys or not view.causal:
