@@ -18,6 +18,7 @@ from armillary.anatomy.description import Anatomy
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.layout import entry, find_stack
+from armillary.modes import evaluating
 from armillary.streams.stream import wide
 from armillary.tap import Tap
 from armillary.view import AttentionView
@@ -111,7 +112,7 @@ def attention_map(
             f"the tokenizer gives the token {max(words.tokens)}, but the model's vocabulary has "
             f"{anatomy.vocabulary}: this tokenizer does not belong to this model"
         )
-    with torch.no_grad(), tap:
+    with torch.no_grad(), evaluating(model), tap:
         entry(model)(input_ids=torch.tensor([words.tokens], device=next(model.parameters()).device))
     order = tuple(sums.shares)
     missing = [layer for layer in order if layer not in sums.attention]

@@ -19,6 +19,7 @@ from armillary.interventions.trial import predicts
 from armillary.layout import entry
 from armillary.lenses.constituents import means_of
 from armillary.lenses.labels import IN_REPEATS, IN_TEXT
+from armillary.modes import evaluating
 from armillary.passes import repeated_blocks
 from armillary.softmax import softmax, wide_products
 from armillary.streams.constituents import LogitParts, Means
@@ -151,7 +152,6 @@ def check_heads(
     the same for the rotary frequencies that such a head should use and for the others; frequencies_hold. Each is
     missing where the difference is within two standard errors over blocks.
     """
-    model.eval()
     anatomy = Tap(model).anatomy
     if anatomy.missing:
         raise ArmillaryError(anatomy.missing)
@@ -234,7 +234,7 @@ def _moves(
                 )
                 found.setdefault(removal, []).append(torch.stack([change.abs().sum(-1).mean(-1) / 2, lost], 1))
 
-    with Tap(checked.model, receive):
+    with evaluating(checked.model), Tap(checked.model, receive):
         for ids in _batches(checked, tokens):
             entry(checked.model)(input_ids=ids)
     return {removal: torch.cat(parts).cpu().numpy() for removal, parts in found.items()}
@@ -258,7 +258,7 @@ def _losses(
         return {} if after is None else {change[0].head: after}
 
     parts = []
-    with attending(checked.model, told):
+    with evaluating(checked.model), attending(checked.model, told):
         for ids in _batches(checked, tokens):
             logits = checked.model(input_ids=ids).logits[:, first:-1].double()
             parts.append(cross_entropy(logits.transpose(1, 2), ids[:, first + 1 :], reduction="none").mean(-1))

@@ -15,6 +15,7 @@ from armillary.errors import ArmillaryError
 from armillary.interventions import rotary
 from armillary.interventions.trial import predicts
 from armillary.lenses.rotary import RecommendedP, frequency_arrays, recommended_p, truncation_costs
+from armillary.modes import evaluating
 from armillary.theory.rotary import kept_count
 
 SWEPT = ("p", "base", "partial")
@@ -94,8 +95,11 @@ def block_loss(model: Any, tokens: Integer[np.ndarray, "sequence token"], batch:
     device = next(model.parameters()).device
     options = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
     total = 0.0
-    for start in range(0, len(tokens), batch):
-        ids = torch.from_numpy(tokens[start : start + batch].astype(np.int64)).to(device)
-        logits = model(input_ids=ids, **options).logits[:, :-1].float()
-        total += float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"))
+    with evaluating(model):
+        for start in range(0, len(tokens), batch):
+            ids = torch.from_numpy(tokens[start : start + batch].astype(np.int64)).to(device)
+            logits, following = model(input_ids=ids, **options).logits[:, :-1].float(), ids[:, 1:]
+            total += float(
+                torch.nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="sum")
+            )
     return total / float(tokens.shape[0] * (tokens.shape[1] - 1))

@@ -12,6 +12,7 @@ from armillary.anatomy.description import Alibi, Anatomy
 from armillary.anatomy.rebuild import project, rebuilt_logits
 from armillary.anatomy.source import blocks_name, transformer_of
 from armillary.errors import ArmillaryError
+from armillary.modes import evaluating
 from armillary.tap import Tap
 from armillary.view import AttentionView, row_centred
 
@@ -89,15 +90,10 @@ def verify(model: nn.Module, tokens: Tensor | None = None, **inputs: Any) -> Ver
     tap = Tap(model, lambda view: checks.append(_check(tap.anatomy, outputs.remember(view))))
     outputs = _OutputProjections(model, tap.anatomy)
     given = _inputs(model, tap.anatomy, tokens, inputs)
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with evaluating(model):
         plain = model(**given)
         with tap, outputs:
             tapped = model(**given)
-    finally:
-        for module, training in modes.items():
-            module.training = training
     dtype = next(model.parameters()).dtype
     return Verification(
         family=tap.anatomy.family,

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from armillary.modes import own_random_numbers
+
 SMALL: dict[str, Any] = dict(
     vocab_size=99,
     hidden_size=48,
@@ -144,6 +146,7 @@ def sample_config(name: str) -> Any:
     return config
 
 
+@own_random_numbers()
 def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> Any:
     """A random model of that sample, biases and gains included, so that no term of the logits is zero by default."""
     import transformers

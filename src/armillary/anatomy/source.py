@@ -15,6 +15,7 @@ from armillary.anatomy.description import Anatomy, Layer, Rotary
 from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.weights import LayerWeights
 from armillary.errors import ArmillaryError
+from armillary.modes import evaluating
 
 
 def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False) -> Anatomy:
@@ -101,7 +102,11 @@ def _computed(model: nn.Module, name: str) -> Tensor | None:
         module = model.get_submodule(module_name)
     except AttributeError:
         return None
-    return getattr(module, attribute) if is_parametrized(module, attribute) else None
+    if not is_parametrized(module, attribute):
+        return None
+    with evaluating(module.get_submodule("parametrizations")):  # in training, to look is to change (power iterations)
+        computed: Tensor = getattr(module, attribute)
+    return computed
 
 
 def offloaded(model: nn.Module, name: str, parameter: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task,
 from armillary.errors import ArmillaryError
 from armillary.layout import entry, find_stack
 from armillary.models import fingerprint, load_on
+from armillary.modes import evaluating
 from armillary.packing import Packed, unpack
 from armillary.passes import PROBES, Pass, further_passes
 from armillary.settings import ScanSettings
@@ -62,7 +63,6 @@ class ScanJob:
 
     def open(self, number: int, workers: int) -> "ScanBench":
         if isinstance(self.model, nn.Module):
-            self.model.eval()
             return ScanBench(self.model)
         return ScanBench(
             load_on(
@@ -178,6 +178,10 @@ class ScanBench:
         self._passes = shared.passes(self.anatomy)
 
     def run(self, task: Task) -> Iterator[Event]:
+        with evaluating(self.model):  # a model that a user has loaded is as it came in between tasks, and at the end
+            yield from self._do(task)
+
+    def _do(self, task: Task) -> Iterator[Event]:
         if task.round == "weights":
             yield Done({"weights": pickle.dumps(in_memory(self.anatomy.weights(task.shard.index)))})
             return

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from armillary.experiments.experiment import Settings
 from armillary.experiments.material import corpora, trained
+from armillary.modes import one_thread
 from armillary.training.config import RunConfig, from_dict
 from armillary.training.runs import RunHistory, read_run, side_by_side
 
@@ -123,9 +123,9 @@ def run_config(
     )
 
 
+@one_thread()
 def train_one(settings: Settings, shape: Shape, penalty: str, seed: int, config: RunConfig) -> Path:
     """Its folder, named by what it is and by all its settings, so that another text or size is another run."""
-    torch.set_num_threads(1)  # models this small are slower with two
     key = hashlib.sha256(json.dumps(config.as_dict(), sort_keys=True).encode()).hexdigest()[:8]
     words = penalty.replace(" = ", "").replace(" ", "-")
     return trained(settings, f"bao-{shape[0]}x{shape[1]}-{words}-{seed}-{key}", config)

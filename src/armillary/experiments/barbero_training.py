@@ -1,7 +1,5 @@
 """Barbero's Table 2: position schemes trained from scratch, the same seeds and batches for all of them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from pathlib import Path
@@ -9,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-import torch
 
 from armillary.corpora import folder_names
 from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered, sized
 from armillary.experiments.material import corpora, trained
 from armillary.figures.style import styled
 from armillary.models import load
+from armillary.modes import one_thread
 from armillary.training.config import DataConfig, ModelConfig, MonitorConfig, RunConfig
 from armillary.training.loop import TrainSettings, mean_loss
 from armillary.training.run import read_text
@@ -267,17 +265,6 @@ def _learned(losses: pd.DataFrame, schemes: Schemes) -> list[str]:
         f"{schemes.training.length} tokens: 'RoPE 10k' has base {bases['RoPE 10k']:.0f}, 'RoPE 500k' "
         f"{bases['RoPE 500k']:.0f}.)"
     ]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small models train no faster on two threads, and the last bits of a loss depend on how many there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 EXPERIMENTS = (

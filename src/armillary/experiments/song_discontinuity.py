@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-import torch
 from jaxtyping import Float
 from plotly.subplots import make_subplots
 
@@ -29,6 +28,7 @@ from armillary.figures.style import SIGNED, styled
 from armillary.lenses.constituents import qk_energy
 from armillary.lenses.positional import positional_arrays
 from armillary.models import load
+from armillary.modes import one_thread
 from armillary.scanning import scan
 from armillary.theory.smoothness import dct_energy, gram
 
@@ -40,9 +40,9 @@ COMPARED = 5
 """Windows of about 15 positions have few frequencies above 10; models of one length are compared at this many."""
 
 
+@one_thread()
 def discontinuity(settings: Settings) -> Outcome:
     """Low-frequency shares of P P', P W P' and QK, by model."""
-    torch.set_num_threads(1)
     task, language = (SMALL, SMALL_LANGUAGE) if settings.small else (PAPER, PAPER_LANGUAGE)
     rows: list[dict[str, Any]] = []
     shown: dict[tuple[str, Position], Atlas] = {}

@@ -22,6 +22,7 @@ from armillary.experiments.song_addition import (
 )
 from armillary.figures.style import styled
 from armillary.models import load
+from armillary.modes import one_thread
 
 POSITIONS: tuple[Position, ...] = ("learned", "rotary")
 BELOW = 0.2
@@ -35,9 +36,9 @@ PRINTED: dict[Position, tuple[float, ...]] = {
 """Song D.3: the accuracy on 1, 2, 3 and 4 digits of models that were trained on 5 to 10."""
 
 
+@one_thread()
 def addition(settings: Settings) -> Outcome:
     """Accuracy by number of digits for every trained model."""
-    torch.set_num_threads(1)
     task = SMALL if settings.small else PAPER
     rows = []
     for position in POSITIONS:

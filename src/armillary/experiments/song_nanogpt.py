@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-import torch
 from plotly.subplots import make_subplots
 
 from armillary.atlas import Atlas
@@ -19,6 +18,7 @@ from armillary.experiments.material import atlas_of, corpora, shared, trained
 from armillary.experiments.song_addition import FAMILY, Position, character_tokenizer
 from armillary.figures.style import SIGNED, styled
 from armillary.lenses.positional import positional_arrays
+from armillary.modes import one_thread
 from armillary.sources import documents
 from armillary.training.config import DataConfig, ModelConfig, MonitorConfig, RunConfig
 from armillary.training.loop import TrainSettings
@@ -119,9 +119,9 @@ def _characters_of(settings: Settings, corpus: str) -> Path:
     return folder
 
 
+@one_thread()
 def nanogpt(settings: Settings) -> Outcome:
     """Rank, relative norm and low-frequency share of the positional basis by layer, on two texts."""
-    torch.set_num_threads(1)
     size = SMALL if settings.small else PAPER
     texts = dict([text_of(settings), other_text()])
     own, other = texts

@@ -18,6 +18,7 @@ from armillary.experiments.wertich_weights import colours_of
 from armillary.figures.style import styled
 from armillary.interventions.spectra import randomised, scaled
 from armillary.interventions.trial import run
+from armillary.modes import own_random_numbers
 
 INITIAL = "whole model as initialised"
 RANDOM = {
@@ -88,6 +89,7 @@ def random_weights(settings: Settings) -> Outcome:
     )
 
 
+@own_random_numbers()
 def initialised(model: Any, seed: int) -> Any:
     """A model of the same configuration with the weights that its family starts training from."""
     from transformers import AutoModelForCausalLM

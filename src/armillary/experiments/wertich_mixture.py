@@ -24,6 +24,7 @@ from armillary.experiments.wertich_prompts import opened
 from armillary.experiments.wertich_weights import colours_of
 from armillary.figures.style import styled
 from armillary.layout import entry, find_stack
+from armillary.modes import evaluating
 from armillary.sources import documents
 from armillary.streams.similarity import TokenSimilarity
 from armillary.tap import Tap
@@ -139,7 +140,7 @@ def blocks(tokenizer: Any, source: str, count: int, length: int) -> Int[Tensor, 
 def by_depth(model: Any, tokens: Int[Tensor, "text token"]) -> pd.DataFrame:
     """How alike the tokens of each text are in the residual stream before and after every block, the first left out."""
     rows: list[dict[str, Any]] = []
-    with Tap(model, None, lambda layer, h: rows.extend(_similarities(h.double().cpu(), layer, 1))):
+    with evaluating(model), Tap(model, None, lambda layer, h: rows.extend(_similarities(h.double().cpu(), layer, 1))):
         entry(model)(input_ids=tokens.to(next(model.parameters()).device))
     return pd.DataFrame(rows)
 

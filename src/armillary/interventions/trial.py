@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.layout import entry
+from armillary.modes import evaluating
 from armillary.streams import AttentionStatistics, Stream
 from armillary.tap import Tap
 
@@ -67,7 +68,7 @@ def run(model: nn.Module, tokenizer: Any, tokens: Int[Tensor, "1 token"], genera
     """Loss, entropies and the continuation (greedy, so that nothing but the model decides)."""
     statistics = Stream(AttentionStatistics(skip=1, length=tokens.shape[1]))
     loss = None
-    with Tap(model, lambda view: statistics.update(view.layer, view)):
+    with evaluating(model), Tap(model, lambda view: statistics.update(view.layer, view)):
         if predicts(model):
             logits = model(input_ids=tokens).logits[0, :-1].double()
             loss = float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]))
@@ -91,9 +92,10 @@ def continuation(model: Any, tokenizer: Any, tokens: Int[Tensor, "1 token"], cou
         raise ArmillaryError(f"{type(model).__name__} does not predict the next token: it cannot go on with a text")
     end = getattr(model.config, "eos_token_id", None)
     ends = set(end) if isinstance(end, list | tuple) else {end}
-    for _ in range(count):
-        following = model(input_ids=tokens, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)
-        tokens = torch.cat([tokens, following], 1)
-        if int(following) in ends:
-            break
+    with evaluating(model):
+        for _ in range(count):
+            following = model(input_ids=tokens, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)
+            tokens = torch.cat([tokens, following], 1)
+            if int(following) in ends:
+                break
     return str(tokenizer.decode(tokens[0], skip_special_tokens=True))

@@ -89,6 +89,7 @@ def text_constituents(atlas: "Atlas", model: Any, tokenizer: Any, layer: int, he
     """The constituents of one head on one text; a text may be as long as the atlas's blocks."""
     from armillary.corpus import special_tokens
     from armillary.layout import entry
+    from armillary.modes import evaluating
     from armillary.tap import Tap
 
     layers = atlas.attrs["anatomy"]["layers"]
@@ -120,6 +121,6 @@ def text_constituents(atlas: "Atlas", model: Any, tokenizer: Any, layer: int, he
     tap, means = Tap(model, receive), means_of(atlas)
     if tap.anatomy.missing:
         raise ArmillaryError(tap.anatomy.missing)
-    with torch.no_grad(), tap:
+    with torch.no_grad(), evaluating(model), tap:
         entry(model)(input_ids=torch.tensor([ids], device=next(model.parameters()).device))
     return found[0]

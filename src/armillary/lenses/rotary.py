@@ -208,6 +208,7 @@ def token_frequencies(model: Any, tokenizer: Any, layer: int, head: int, text: s
     from armillary.anatomy.description import Rotary
     from armillary.anatomy.source import describe
     from armillary.layout import entry
+    from armillary.modes import evaluating
     from armillary.streams.chunks import pairs
     from armillary.tap import Tap
     from armillary.view import AttentionView
@@ -226,7 +227,7 @@ def token_frequencies(model: Any, tokenizer: Any, layer: int, head: int, text: s
             for name, part in (("q", view.q[0, head]), ("k", view.k[0, here.kv_head(head)])):
                 seen[name] = pairs(rotary, part.float()).norm(dim=-1).cpu().double().numpy()
 
-    with torch.no_grad(), Tap(model, keep):
+    with torch.no_grad(), evaluating(model), Tap(model, keep):
         entry(model)(input_ids=ids)
     names = tuple(tokenizer.decode([token]) for token in ids[0].tolist())
     return TokenFrequencies(names, seen["q"], seen["k"])

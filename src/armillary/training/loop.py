@@ -15,6 +15,7 @@ from torch import Tensor
 
 from armillary.errors import ArmillaryError
 from armillary.files import read_checked, remove_with_checksum, write_with_checksum
+from armillary.modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def mean_loss(model: Any, tokens: Integer[np.ndarray, "token"], length: int, bat
     if windows == 0:
         raise ArmillaryError(f"{len(tokens)} tokens are too few for one window of {length}")
     rows = torch.from_numpy(tokens[: windows * length].reshape(windows, length).astype(np.int64))
-    losses = [float(model(input_ids=ids, labels=ids).loss) * len(ids) for ids in rows.split(batch)]
+    with evaluating(model):
+        losses = [float(model(input_ids=ids, labels=ids).loss) * len(ids) for ids in rows.split(batch)]
     return sum(losses) / windows
 
 

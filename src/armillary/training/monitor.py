@@ -5,7 +5,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.layout import entry, find_stack
+from armillary.modes import evaluating
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.similarity import OutputRank, TokenSimilarity
 from armillary.streams.stream import Stream
@@ -165,18 +165,6 @@ def _check(tokens: Int[Tensor, "..."], skip: int, vocabulary: int) -> None:
         )
     if vocabulary and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary:
         raise ArmillaryError(f"the monitor's tokens are not all between 0 and {vocabulary - 1}, the model's vocabulary")
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and every module of it in its own mode again afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 Tracker = Callable[[int, dict[str, float]], None]

@@ -27,13 +27,14 @@ from armillary.corpora import split_sources
 from armillary.errors import ArmillaryError
 from armillary.files import write_atomically, write_problem
 from armillary.models import load_tokenizer
+from armillary.modes import own_random_numbers
 from armillary.shards import differences
 from armillary.sources import documents
 from armillary.theory.rotary import kept_count
 from armillary.training.bundled import bundled
 from armillary.training.config import RunConfig, position_of
 from armillary.training.loop import Part, last_checkpoint, mean_loss, train
-from armillary.training.monitor import Monitor, evaluating
+from armillary.training.monitor import Monitor
 from armillary.training.regularizers import LocAteR, merge_sigma_reparam, sigma_reparam
 from armillary.verified import versions
 
@@ -52,6 +53,7 @@ class Text:
     tokenizer: Any
 
 
+@own_random_numbers()
 def train_run(
     config: RunConfig, folder: Path, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
@@ -224,8 +226,7 @@ def read_text(config: RunConfig) -> Text:
 
 
 def _held_out(model: Any, tokens: Integer[np.ndarray, "token"], length: int, windows: int | None) -> float:
-    with evaluating(model):
-        return mean_loss(model, tokens if windows is None else tokens[: windows * length], length)
+    return mean_loss(model, tokens if windows is None else tokens[: windows * length], length)
 
 
 def _warnings(log: Path) -> list[str]:

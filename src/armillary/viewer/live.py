@@ -20,6 +20,7 @@ from armillary.errors import ArmillaryError
 from armillary.interventions.trial import predicts
 from armillary.layout import entry
 from armillary.lenses.constituents import means_of
+from armillary.modes import evaluating
 from armillary.softmax import softmax, wide_products
 from armillary.streams.chunks import pairs
 from armillary.streams.constituents import TERMS, Means
@@ -179,7 +180,7 @@ class LiveModel:
 
         tokens = torch.tensor([words.tokens], device=next(self.model.parameters()).device)
         loss = following = None
-        with Tap(self.model, receive):
+        with evaluating(self.model), Tap(self.model, receive):
             if predicts(self.model):
                 logits = self.model(input_ids=tokens, use_cache=False).logits[0]
                 blocks = zip(logits[:-1].split(128), tokens[0, 1:].split(128), strict=True)  # all in float64: gigabytes
