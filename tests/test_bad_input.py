@@ -1,15 +1,8 @@
 """A user's mistake is one clear sentence and exit code 2, never a stack trace."""
 
 import json
-import os
 import pickle
-import subprocess
-import sys
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,38 +11,8 @@ from safetensors.torch import load_file, save_file
 import armillary as arm
 from armillary.anatomy.checkpoint import hub_reachable
 from armillary.anatomy.samples import SMALL, sample_config, sample_model
-from armillary.cli import main
 from armillary.models import not_finite_weights
-
-Ran = subprocess.CompletedProcess[str]
-
-
-def process(*arguments: str | Path) -> Ran:
-    """The program in a process of its own, which takes seconds to import torch."""
-    command = [sys.executable, "-c", "from armillary.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=None, check=False)
-
-
-def run(*arguments: str | Path) -> Ran:
-    """The program in this process: its exit code and what it prints. What it does not catch fails the test."""
-    argv, out, said, code = ["armillary", *map(str, arguments)], StringIO(), StringIO(), 0
-    with patch.object(sys, "argv", argv), patch.dict(os.environ), redirect_stdout(out), redirect_stderr(said):
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code
-    return subprocess.CompletedProcess(argv, code, out.getvalue(), said.getvalue())
-
-
-def complaint(*arguments: str | Path, using: Callable[..., Ran] = run) -> str:
-    """What the command says; it must be one sentence and exit code 2."""
-    ran = using(*arguments)
-    assert ran.returncode == 2, ran
-    assert "Traceback" not in ran.stderr
-    lines = [line for line in ran.stderr.splitlines() if line.startswith("armillary: ")]
-    assert len(lines) == 1
-    assert not ran.stdout
-    return lines[0]
+from program import complaint, process, run
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("asked", "words"),
         [
-            (dict(workers=0), "--workers 0"),
+            (dict(workers=0), "0 workers do no work"),
             (dict(engine="dask"), "no engine 'dask'"),
             (dict(address="auto"), "add --engine ray"),
         ],

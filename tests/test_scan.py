@@ -414,8 +414,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("settings", "words"),
         [
-            (dict(skip=15), "--skip 15 leaves nothing"),
-            (dict(batch=0), "--batch 0"),
+            (dict(skip=15), "skip 15 leaves nothing"),
+            (dict(batch=0), "batch 0 makes no scan"),
             (dict(streams=("positions", "magic")), "no stream 'magic'"),
             (dict(lenght=4), "no setting 'lenght'"),
         ],

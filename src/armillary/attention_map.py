@@ -19,6 +19,7 @@ from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.layout import entry, find_stack
 from armillary.modes import evaluating
+from armillary.numerals import whole_number
 from armillary.streams.stream import wide
 from armillary.tap import Tap
 from armillary.view import AttentionView
@@ -292,5 +293,6 @@ def places(piece: str, text: str) -> list[Span]:
 
 def parse_span(given: str) -> Span | str:
     """'12:40' as a range of characters, anything else as a piece of text."""
-    start, colon, end = given.partition(":")
-    return (int(start), int(end)) if colon and start.isdecimal() and end.isdecimal() else given
+    before, _, after = given.partition(":")
+    start, end = whole_number(before), whole_number(after)
+    return given if start is None or end is None else (start, end)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,11 @@ from armillary.commands import (
     view,
     weights,
 )
+from armillary.commands.command import Command
 from armillary.errors import ArmillaryError
+
+UsageError: Any = typer.BadParameter.__base__
+"""What the parser raises; Typer carries a copy of Click in newer versions and imports it in older ones."""
 
 app = typer.Typer(
     name="armillary",
@@ -67,7 +71,7 @@ for command in (
     model.doctor,
     scan.demo,
 ):
-    app.command(name={"map_attention": "map"}.get(command.__name__))(command)
+    app.command(name={"map_attention": "map"}.get(command.__name__), cls=Command)(command)
 app.add_typer(experiment.experiment, name="experiment")
 
 
@@ -76,12 +80,26 @@ def main() -> None:
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        app()
+        code = app(prog_name="armillary", standalone_mode=False) or 0
     except ArmillaryError as error:
-        typer.echo(f"armillary: {error}", err=True)
-        sys.exit(2)
-    except SystemExit as ended:
-        if ended.code == 130:  # Ctrl-C
-            said = "stopped; what was finished is kept: a scan goes on with --resume, training when started again"
-            typer.echo(f"armillary: {said}", err=True)
-        raise
+        _tell(str(error))
+        code = 2
+    except UsageError as error:
+        code = 2
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            _tell(_usage_sentence(error))
+    if code == 130:  # Ctrl-C
+        _tell("stopped; what was finished is kept: a scan goes on with --resume, training when started again")
+    sys.exit(code)
+
+
+def _usage_sentence(error: Any) -> str:
+    """What the parser has to say, in one line, and where the options are listed."""
+    said = " ".join(error.format_message().split()).rstrip(".").removeprefix("Invalid value: ")
+    return f"{said} ({error.ctx.command_path if error.ctx else 'armillary'} --help lists what there is)"
+
+
+def _tell(sentence: str) -> None:
+    typer.echo(f"armillary: {sentence}", err=True)

@@ -59,11 +59,19 @@ class Wanted:
         unknown = [name for name in self.streams if name not in STREAMS]
         if unknown:
             raise ArmillaryError(f"there is no stream {unknown[0]!r}: there are {', '.join(STREAMS)}")
+        if not self.streams:
+            raise ArmillaryError(f"no stream was chosen: there are {', '.join(STREAMS)}")
+        twice = [name for name in self.streams if self.streams.count(name) > 1]
+        if twice:
+            raise ArmillaryError(f"the stream {twice[0]!r} was named twice: name each once")
         if "constituents" in self.streams and "positions" not in self.streams:
             raise ArmillaryError("constituents need the means by position: --streams positions,constituents,...")
-        if not 0 <= self.skip < self.length - 1:
+        if self.skip < 0:
+            raise ArmillaryError(f"skip {self.skip} is no number of positions: it must be 0 or more")
+        if self.skip >= self.length - 1:
             raise ArmillaryError(
-                f"--skip {self.skip} leaves nothing of blocks of {self.length}: use {self.skip + 2} tokens or more"
+                f"skip {self.skip} leaves nothing of blocks of {self.length}: use blocks of {self.skip + 2} tokens or "
+                "more, or skip fewer positions"
             )
 
     @property

@@ -9,6 +9,7 @@ import pandas as pd
 from armillary.errors import ArmillaryError
 from armillary.lenses.constituents import TextConstituents
 from armillary.lenses.labels import evidence_table
+from armillary.numerals import whole_number
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
 
 def parse_head(name: str) -> tuple[int, int]:
     """'3.5' as layer 3, head 5."""
-    layer, dot, head = name.partition(".")
-    if not dot or not layer.isdigit() or not head.isdigit():
+    before, _, after = name.partition(".")
+    layer, head = whole_number(before), whole_number(after)
+    if layer is None or head is None:
         raise ArmillaryError(f"{name!r} is not a head: write LAYER.HEAD, as in 3.5")
-    return int(layer), int(head)
+    return layer, head
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import atexit
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -55,13 +55,13 @@ def load(
             weights_only=True,
             dtype=dtype,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name: transformers only points to a table on the terminal
             **options,
         )
     except Exception as error:
         raise ArmillaryError(f"{source} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-    lacking = sorted(
-        key for key in {*info["missing_keys"], *info.get("mismatched_keys", ())} if "pooler" not in str(key)
-    )
+    lacking = sorted(key for key in info["missing_keys"] if "pooler" not in str(key))
+    _refuse_other_shapes(source, info.get("mismatched_keys", ()))
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         raise ArmillaryError(
@@ -76,6 +76,17 @@ def load(
     if not_finite == "refuse":
         refuse_not_finite(model)
     return model
+
+
+def _refuse_other_shapes(source: str | Path, unlike: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
+    """Raise where tensors have other shapes than the configuration gives them; `unlike` are (name, stored, given)."""
+    told = [f"{name} is {tuple(stored)}, not {tuple(given)}" for name, stored, given in sorted(unlike)]
+    if told:
+        more = f", and {len(told) - 3} more" if len(told) > 3 else ""
+        raise ArmillaryError(
+            f"{source} holds weights of other shapes than its configuration describes ({'; '.join(told[:3])}{more}): "
+            "weights and config.json do not belong together"
+        )
 
 
 def load_on(

@@ -29,7 +29,9 @@ class ScanSettings:
     def __post_init__(self) -> None:
         for name in ("sequences", "batch", "shard", "second_pass"):
             if getattr(self, name) < 1:
-                raise ArmillaryError(f"--{name} {getattr(self, name)} makes no scan: it must be 1 or more")
+                raise ArmillaryError(f"{name} {getattr(self, name)} makes no scan: it must be 1 or more")
+        if not 0 <= self.seed < 2**63:
+            raise ArmillaryError(f"seed {self.seed} is no seed: it must be 0 or more, below 2^63")
         self.wanted()
 
     def wanted(self) -> Wanted:

@@ -28,6 +28,7 @@ from armillary.files import (
     write_problem,
     write_with_checksum,
 )
+from armillary.numerals import whole_number
 from armillary.packing import Data, Packed, pieces, unpack
 from armillary.streams import Stream
 
@@ -57,6 +58,8 @@ class Part:
     of: int
 
     def __post_init__(self) -> None:
+        if self.of < 1:
+            raise ArmillaryError(f"there is no part {self}: a scan has 1 part at least, as in 1/1")
         if not 1 <= self.number <= self.of:
             raise ArmillaryError(f"there is no part {self}: it can be 1/{self.of} to {self.of}/{self.of}")
 
@@ -75,10 +78,11 @@ class Part:
 
 def parse_part(text: str) -> Part:
     """Part 3 of 16, written as 3/16."""
-    number, slash, of = text.partition("/")
-    if not slash or not number.isdecimal() or not of.isdecimal():
-        raise ArmillaryError(f"--part {text} is not a part: write it as in 3/16, the third of sixteen")
-    return Part(int(number), int(of))
+    before, _, after = text.partition("/")
+    number, of = whole_number(before), whole_number(after)
+    if number is None or of is None:
+        raise ArmillaryError(f"{text!r} is not a part: write it as in 3/16, the third of sixteen")
+    return Part(number, of)
 
 
 class ScanFolder:

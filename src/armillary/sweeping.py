@@ -1,6 +1,7 @@
 """A rotary model with other frequencies, one setting after the other: the loss of each, beside what a scan foretold."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +38,10 @@ def parse_sweep(text: str) -> tuple[str, list[float]]:
         raise ArmillaryError(f"--sweep {text} is not known: write it as in p=1,0.75,0.5 (or base=..., partial=...)")
     try:
         numbers = [float(value) for value in values.split(",")]
-    except ValueError as error:
-        raise ArmillaryError(f"--sweep {text} has something that is no number: write it as in p=1,0.75,0.5") from error
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise ArmillaryError(f"--sweep {text} has something that is no number: write it as in p=1,0.75,0.5")
     return name.strip(), numbers
 
 

@@ -80,7 +80,7 @@ def compare(
     folders: Annotated[
         list[Path], typer.Argument(help="Two or more folders that `armillary scan` wrote.", metavar="A B ...")
     ],
-    rows: Annotated[int, typer.Option(help="How many of the largest changes to print.")] = 20,
+    rows: Annotated[int, typer.Option(help="How many of the largest changes to print.", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Print atlases side by side, layer means of every measure; of two, also what changed, largest changes first."""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from armillary.commands.command import Command
 from armillary.commands.options import AsJson, one_of
 from armillary.errors import ArmillaryError
 
@@ -12,7 +13,7 @@ experiment = typer.Typer(help="The papers' tables and figures, run again here.",
 Results = Annotated[Path, typer.Option(help="The folder of results.")]
 
 
-@experiment.command(name="list")
+@experiment.command(name="list", cls=Command)
 def list_all(as_json: AsJson = False) -> None:
     """Print all experiments: which table or figure, the question, how long the small size takes."""
     import pandas as pd
@@ -28,7 +29,7 @@ def list_all(as_json: AsJson = False) -> None:
     typer.echo(tables.as_json(table)) if as_json else tables.show(table)
 
 
-@experiment.command()
+@experiment.command(cls=Command)
 def run(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments, as `list` names them.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
@@ -68,7 +69,7 @@ def run(
         _print(run_one(one, settings, out))
 
 
-@experiment.command()
+@experiment.command(cls=Command)
 def show(
     name: Annotated[str, typer.Argument(help="An experiment that was run.")],
     out: Results = Path("experiments/results"),
@@ -91,7 +92,7 @@ def show(
         typer.echo(f"The figures are in {html}")
 
 
-@experiment.command()
+@experiment.command(cls=Command)
 def page(
     out: Results = Path("experiments/results"),
     to: Annotated[Path, typer.Option(help="The file to write; pictures go to a folder beside it.")] = Path(

@@ -15,7 +15,7 @@ from armillary.errors import ArmillaryError
 def intervene(
     model: Model,
     scale: Annotated[float | None, typer.Option(help="Multiply the spectra of W_q and W_k by this.")] = None,
-    cut: Annotated[int | None, typer.Option(help="Keep so many of the largest singular values.")] = None,
+    cut: Annotated[int | None, typer.Option(help="Keep so many of the largest singular values.", min=0)] = None,
     keep: Annotated[
         str | None,
         typer.Option(help="With --cut: top or rest. With --randomise: norm, spectrum or shape."),
@@ -28,10 +28,10 @@ def intervene(
     parts: Annotated[str | None, typer.Option(help="With --cut and --randomise: which of q,k,v,o (q,k).")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers as in 0-3,7 (all by default).")] = None,
     heads: Annotated[str | None, typer.Option(help="Heads of those layers as in 0,2 (all by default).")] = None,
-    seed: Annotated[int | None, typer.Option(help="For --randomise (0).")] = None,
+    seed: Annotated[int | None, typer.Option(help="For --randomise (0).", min=0)] = None,
     text: Annotated[str | None, typer.Option(help="A text to try the change on.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A file that holds the text instead.")] = None,
-    generate: Annotated[int, typer.Option(help="Go on with the text for so many tokens.")] = 0,
+    generate: Annotated[int, typer.Option(help="Go on with the text for so many tokens.", min=0)] = 0,
     html: Annotated[Path | None, typer.Option(help="Attention maps before and after, into this HTML file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the changed model to this new folder.")] = None,
     trust_remote_code: TrustRemoteCode = False,

@@ -28,8 +28,8 @@ def labels(folder: Folder, as_json: AsJson = False) -> None:
 def verify_heads(
     folder: Folder,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
-    heads: Annotated[int, typer.Option(help="How many heads; labels take turns, confident heads first.")] = 24,
-    blocks: Annotated[int, typer.Option(help="Blocks of the atlas's text to run for every head.")] = 8,
+    heads: Annotated[int, typer.Option(help="How many heads; labels take turns, confident heads first.", min=1)] = 24,
+    blocks: Annotated[int, typer.Option(help="Blocks of the atlas's text to run for every head.", min=1)] = 8,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -42,8 +42,6 @@ def verify_heads(
     from armillary.models import load_for
     from armillary.terminal import progress
 
-    if heads < 1 or blocks < 1:
-        raise ArmillaryError(f"--heads {heads} and --blocks {blocks} leave nothing to check: give 1 or more")
     atlas = open_atlas(folder)
     chosen = sampled_heads(atlas, heads)
     if chosen.empty:

@@ -23,7 +23,7 @@ def map_attention(
         list[str] | None,
         typer.Option(help="Show only words in this piece of the text, or START:END in characters; repeat for more."),
     ] = None,
-    rows: Annotated[int, typer.Option(help="How many of the strongest pairs to print for every layer.")] = 8,
+    rows: Annotated[int, typer.Option(help="How many of the strongest pairs to print for every layer.", min=1)] = 8,
     html: Html = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,

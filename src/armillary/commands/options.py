@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from armillary.errors import ArmillaryError
+from armillary.numerals import whole_number
 
 Model = Annotated[
     str, typer.Argument(help="A model folder (config.json and safetensors), a GGUF file or a hub id.", metavar="MODEL")
@@ -44,12 +45,13 @@ def numbers(option: str, given: str | None) -> list[int] | None:
         return None
     found: list[int] = []
     for part in given.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        written, dash, until = part.strip().partition("-")
+        first, last = whole_number(written), whole_number(until if dash else written)
+        if first is None or last is None or last < first:
             raise ArmillaryError(f"{option} {given} is not a list of numbers: write it as in 0,5,11 or 0-3")
-        if int(last if dash else first) > 100_000:
+        if last > 100_000:
             raise ArmillaryError(f"{option} {given} goes beyond any model: write it as in 0,5,11 or 0-3")
-        found += range(int(first), int(last if dash else first) + 1)
+        found += range(first, last + 1)
     return found
 
 

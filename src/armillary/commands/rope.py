@@ -12,7 +12,9 @@ def frequencies(
     folder: Folder,
     head: Annotated[str | None, typer.Option(help="LAYER.HEAD: this head's frequencies, one by one.")] = None,
     layer: OneLayer = None,
-    share: Annotated[float, typer.Option(help="How much of the logits' variance the recommended p keeps.")] = 0.99,
+    share: Annotated[
+        float, typer.Option(help="How much of the logits' variance the recommended p keeps.", min=0, max=1)
+    ] = 0.99,
     text: Annotated[str | None, typer.Option(help="With --head and --html: this text, token by token.")] = None,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -94,8 +96,8 @@ def rope(
         "p=1,0.9,0.75,0.5,0.25,0"
     ),
     corpus: Annotated[str, typer.Option(help="Text, as for `armillary scan`.")] = "builtin:prose",
-    length: Annotated[int | None, typer.Option(help="Tokens in a block.")] = None,
-    sequences: Annotated[int, typer.Option(help="How many blocks.")] = 32,
+    length: Annotated[int | None, typer.Option(help="Tokens in a block.", min=2)] = None,
+    sequences: Annotated[int, typer.Option(help="How many blocks.", min=1)] = 32,
     html: Html = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,

@@ -19,12 +19,14 @@ def scan(
             "hf:NAME[:config]:SPLIT:FIELD; join several with + . Given twice or more: an atlas for each, in OUT/NAME."
         ),
     ] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens in a block (128, or what the model has room for).")] = None,
-    sequences: Annotated[int, typer.Option(help="How many blocks.")] = 64,
-    skip: Annotated[int, typer.Option(help="First positions left out of means (attention sinks).")] = 1,
-    batch: Annotated[int, typer.Option(help="Blocks that go through the model together.")] = 8,
-    shard: Annotated[int, typer.Option(help="Blocks that are one piece of work, kept and merged as one.")] = 32,
-    seed: Annotated[int, typer.Option(help="For builtin:random and the order of built-in documents.")] = 0,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens in a block (128, or what the model has room for).", min=2)
+    ] = None,
+    sequences: Annotated[int, typer.Option(help="How many blocks.", min=1)] = 64,
+    skip: Annotated[int, typer.Option(help="First positions left out of means (attention sinks).", min=0)] = 1,
+    batch: Annotated[int, typer.Option(help="Blocks that go through the model together.", min=1)] = 8,
+    shard: Annotated[int, typer.Option(help="Blocks that are one piece of work, kept and merged as one.", min=1)] = 32,
+    seed: Annotated[int, typer.Option(help="For builtin:random and the order of built-in documents.", min=0)] = 0,
     bos: Annotated[
         str, typer.Option(help="Begin blocks with special tokens: auto (as the tokenizer), always, never.")
     ] = "auto",
@@ -38,7 +40,7 @@ def scan(
             "lags (all but the last by default)."
         ),
     ] = None,
-    second_pass: Annotated[int, typer.Option(help="Blocks that run again for constituents and patterns.")] = 64,
+    second_pass: Annotated[int, typer.Option(help="Blocks that run again for constituents and patterns.", min=1)] = 64,
     when_nan: Annotated[str, typer.Option(help="When a block gives NaN: stop or skip it.")] = "stop",
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted scan.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,
@@ -70,7 +72,7 @@ def scan(
     one_of("--when-nan", when_nan, ("stop", "skip"))
     chosen = corpus or ["builtin:prose"]
     places = [out] if len(chosen) == 1 else [out / name for name in folder_names(chosen)]
-    kept: dict[str, Any] = {"streams": tuple(streams.split(","))} if streams else {}
+    kept: dict[str, Any] = {} if streams is None else {"streams": tuple(name.strip() for name in streams.split(","))}
     with opened(engine, workers, threads, address) as started:  # the model is loaded once for all corpora
         for source, place in zip(chosen, places, strict=True):
             with ScanBar() as bar:

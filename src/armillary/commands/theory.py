@@ -14,8 +14,8 @@ def theory(
         str | None, typer.Argument(help="One statement, as in L12; all without.", metavar="ID")
     ] = None,
     paper: Annotated[str | None, typer.Option(help="Only this paper: Song, Wertich, Bao or Barbero.")] = None,
-    seed: Annotated[int, typer.Option(help="For the simulations.")] = 0,
-    processes: Annotated[int, typer.Option(help="How many processes compute.")] = 2,
+    seed: Annotated[int, typer.Option(help="For the simulations.", min=0)] = 0,
+    processes: Annotated[int, typer.Option(help="How many processes compute.", min=1)] = 2,
     html: Annotated[Path | None, typer.Option(help="Write the ledger (or the statement) to this HTML file.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write the verdicts to this file, as the new record.")] = None,
     as_json: AsJson = False,
@@ -39,6 +39,8 @@ def theory(
         chosen = [one for one in chosen if one.paper.lower() == paper.lower()]
         if not chosen:
             raise ArmillaryError(f"there is no paper {paper!r}: there are Song, Wertich, Bao and Barbero")
+    if record is not None and (statement or paper):
+        raise ArmillaryError("--record keeps the verdicts of all statements: leave ID and --paper out")
     found = {}
     results = ledger.run(chosen, seed=seed, processes=processes)
     for one, result in zip(terminal.progress(chosen, "statements"), results, strict=True):
@@ -87,8 +89,6 @@ def theory(
         _draw(html, chosen, found)
         typer.echo(f"The page is {html}", err=as_json)
     if record is not None:
-        if statement or paper:
-            raise ArmillaryError("--record keeps the verdicts of all statements: leave ID and --paper out")
         verdicts = {name: result.verdict for name, result in found.items()}
         write_atomically(record, (json.dumps(verdicts, indent=1) + "\n").encode())
     if (changed and record is None) or unresolved:

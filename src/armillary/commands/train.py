@@ -16,7 +16,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="The run's folder (the configuration's name without .toml, beside it).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed than the configuration's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the configuration's.", min=0)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a small language model from scratch and watch its attention; a killed run goes on when started again."""

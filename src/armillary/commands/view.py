@@ -34,10 +34,10 @@ def view(
 
     atlas = open_atlas(folder)
     other = None if compare is None else open_atlas(compare)
+    sock = listening_socket(host, port)  # before the model is loaded, which may take a while
     live, why = live_model(atlas, model, trust_remote_code)
     gate = Gate(host)
     viewer = Viewer(Pages(atlas, other, live, why), gate)
-    sock = listening_socket(host, port)
     if live is None:
         typer.echo(f"No model is loaded ({why}): the page shows the atlas alone.")
     if not is_loopback(host):

@@ -22,7 +22,7 @@ def weights(
     against: Annotated[
         str | None, typer.Option(help="random: also the spectra of Gaussian weights of the same shapes and norms.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="For --against random.")] = 0,
+    seed: Annotated[int, typer.Option(help="For --against random.", min=0)] = 0,
     html: Html = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,
@@ -83,9 +83,10 @@ def gaussian(
     folder: Folder,
     head: Annotated[str | None, typer.Option(help="LAYER.HEAD: its logits lag by lag, predicted and observed.")] = None,
     shrinkage: Annotated[
-        float, typer.Option(help="S becomes (1-a) S + a (tr S/d) I before determinants are taken; this is a.")
+        float,
+        typer.Option(help="S becomes (1-a) S + a (tr S/d) I before determinants are taken; this is a.", min=0, max=1),
     ] = 0.05,
-    components: Annotated[int, typer.Option(help="Mutual information of so many leading components.")] = 16,
+    components: Annotated[int, typer.Option(help="Mutual information of so many leading components.", min=1)] = 16,
     columns: Columns = None,
     html: Html = None,
     as_json: AsJson = False,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from armillary.engines.engine import Engine
+from armillary.engines.engine import Engine, refuse_idle
 from armillary.errors import ArmillaryError
 
 ENGINES = ("local", "ray")
@@ -29,8 +29,7 @@ def _made(engine: str, workers: int, threads: int | None, address: str | None) -
         raise ArmillaryError(f"there is no engine {engine!r}: there are {', '.join(ENGINES)}")
     if address is not None and engine != "ray":
         raise ArmillaryError(f"--address {address} is that of a Ray cluster: add --engine ray")
-    if workers < 1 or (threads is not None and threads < 1):
-        raise ArmillaryError(f"--workers {workers} with --threads {threads} do no work: both must be 1 or more")
+    refuse_idle(workers, threads)
     if engine == "ray":
         from armillary.engines.ray import Ray
 

@@ -179,6 +179,14 @@ def sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
+def refuse_idle(workers: int, threads: int | None) -> None:
+    """Raise where nobody would work."""
+    if workers < 1:
+        raise ArmillaryError(f"{workers} workers do no work: give 1 or more")
+    if threads is not None and threads < 1:
+        raise ArmillaryError(f"workers with {threads} threads do no work: give 1 or more")
+
+
 def refuse_here_only(job: Job) -> None:
     """Raise if other processes cannot do this job."""
     if job.here_only:

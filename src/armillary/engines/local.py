@@ -29,6 +29,7 @@ from armillary.engines.engine import (
     Task,
     Worker,
     refuse_here_only,
+    refuse_idle,
     refuse_unlike,
 )
 from armillary.errors import ArmillaryError
@@ -44,8 +45,7 @@ class Local:
     """`workers` processes with `threads` threads each."""
 
     def __init__(self, workers: int, threads: int = 1, patience: float | int = PATIENCE) -> None:
-        if workers < 1 or threads < 1:
-            raise ArmillaryError(f"--workers {workers} with --threads {threads} do no work: both must be 1 or more")
+        refuse_idle(workers, threads)
         self.workers = workers
         self.threads = threads
         self.patience = float(patience)
@@ -65,7 +65,11 @@ class Local:
             for process in self._processes:
                 self._open(process)
         there = {process.number for process in self._processes}
-        self._processes += [self._spawn(number) for number in range(self.workers) if number not in there]
+        for number in range(self.workers):
+            if number not in there:
+                self._processes.append(
+                    self._spawn(number)
+                )  # one by one: Ctrl-C in between leaves none that is not known
         while self._facts is None:
             self.wait()
         return self._facts

@@ -69,7 +69,7 @@ def _layer_row(atlas: "Atlas", layer: int, shrinkage: float, components: int) ->
         parts = [found[f"lag_covariance{part}"].to_numpy() for part in ("_earlier", "_later", "")]
         for lag, *of_pair in zip(found["lag"].to_numpy(), *parts, strict=True):
             row[f"mi_{lag}"] = _information(of_pair[0], of_pair[1], of_pair[2], shrinkage, components)
-        row["mi_floor"] = components**2 / (2 * float(found["lag_pairs"].to_numpy()[0]))
+        row["mi_floor"] = min(components, len(covariance)) ** 2 / (2 * float(found["lag_pairs"].to_numpy()[0]))
     heads = atlas.heads[atlas.heads["layer"] == layer]
     for name, column in (("skewness", "logit_skewness"), ("kurtosis", "logit_kurtosis"), ("mixed_tokens", None)):
         if column is None and "entropy" in heads:

@@ -1,6 +1,7 @@
 """The viewer's server: fixed routes over one atlas (or two) and its model, each request by itself."""
 
 import contextlib
+import errno
 import json
 import re
 import socket
@@ -161,10 +162,19 @@ def listening_socket(host: str, port: int) -> socket.socket:
     try:
         made.bind((host, port))
         made.listen(128)  # from here on a browser can connect, and waits until the server runs
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label of a host name is too long
         made.close()
-        raise ArmillaryError(f"the viewer cannot listen at {host}:{port} ({error}): choose another --port") from error
+        raise ArmillaryError(_why_not_there(host, port, error)) from error
     return made
+
+
+def _why_not_there(host: str, port: int, error: OSError | UnicodeError) -> str:
+    """Whether it is the name, the machine or the port that is wrong."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return f"there is no machine {host!r} to listen at: give an address of this machine, such as 127.0.0.1"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is not an address of this machine: give one that is, such as 127.0.0.1, or 0.0.0.0 for all"
+    return f"the viewer cannot listen at {host}:{port} ({error.strerror}): choose another --port"
 
 
 def address(gate: Gate, port: int) -> str:

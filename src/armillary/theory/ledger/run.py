@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import re
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -51,8 +53,21 @@ def entry(name: str) -> Entry:
     for one in entries():
         if one.id.lower() == name.lower():
             return one
-    near = [one.id for one in entries() if one.id.lower().startswith(name.lower()[:2])]
-    raise ArmillaryError(f"there is no statement {name!r} in the ledger: there are {', '.join(near) or 'S1 to B25'}")
+    near = get_close_matches(name.upper(), [one.id for one in entries()], cutoff=0.75)
+    meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+    raise ArmillaryError(f"there is no statement {name!r} in the ledger{meant}: there are {_id_ranges()}")
+
+
+def _id_ranges() -> str:
+    """'S1 to S25 (Song), ...': the first and the last id of every paper."""
+    by_paper: dict[str, list[str]] = {}
+    for one in entries():
+        by_paper.setdefault(one.paper, []).append(one.id)
+    ordered = {
+        paper: sorted(ids, key=lambda name: [int(run) if run.isdecimal() else -1 for run in re.split(r"(\d+)", name)])
+        for paper, ids in by_paper.items()
+    }
+    return ", ".join(f"{ids[0]} to {ids[-1]} ({paper})" for paper, ids in ordered.items())
 
 
 def run_one(name: str, seed: int = 0) -> Result:
@@ -72,7 +87,10 @@ def run_one(name: str, seed: int = 0) -> Result:
 def run(chosen: Sequence[Entry] | None = None, *, seed: int = 0, processes: int = 2) -> Iterator[Result]:
     """The results of these entries (all by default), in their order, computed by so many processes."""
     names = [one.id for one in (entries() if chosen is None else chosen)]
-    if processes < 2 or len(names) < 2:
+    if processes < 1:
+        raise ArmillaryError(f"{processes} processes compute nothing: give 1 or more")
+    processes = min(processes, (len(names) + 1) // 2)  # a process takes two statements at a time
+    if processes < 2:
         yield from (run_one(name, seed) for name in names)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

@@ -1,0 +1,42 @@
+"""The program as tests run it: its exit code, what it prints, and the one sentence that a user's mistake gets."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+Ran = subprocess.CompletedProcess[str]
+
+
+def process(*arguments: str | Path) -> Ran:
+    """The program in a process of its own, which takes seconds to import torch."""
+    command = [sys.executable, "-m", "armillary", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=None, check=False)
+
+
+def run(*arguments: str | Path) -> Ran:
+    """The program in this process: its exit code and what it prints. What it does not catch fails the test."""
+    from armillary.cli import main
+
+    argv, out, said, code = ["armillary", *map(str, arguments)], StringIO(), StringIO(), 0
+    with patch.object(sys, "argv", argv), patch.dict(os.environ), redirect_stdout(out), redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), said.getvalue())
+
+
+def complaint(*arguments: str | Path, using: Callable[..., Ran] = run) -> str:
+    """What the command says; it must be one sentence and exit code 2."""
+    ran = using(*arguments)
+    assert ran.returncode == 2, ran
+    assert "Traceback" not in ran.stderr
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("armillary: ")]
+    assert len(lines) == 1, ran.stderr
+    assert not ran.stdout
+    return lines[0]
