@@ -1,7 +1,9 @@
 """The program: which commands there are, and how a user's mistake is told."""
 
 import os
+import signal
 import sys
+import threading
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +30,9 @@ from armillary.errors import ArmillaryError
 
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises; Typer carries a copy of Click in newer versions and imports it in older ones."""
+
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a program that was told to end: what a shell shows for one that the signal killed."""
 
 app = typer.Typer(
     name="armillary",
@@ -77,6 +82,8 @@ app.add_typer(experiment.experiment, name="experiment")
 
 def main() -> None:
     """The program: a user's mistake is one sentence on standard error and exit code 2."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _ended)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
@@ -90,7 +97,11 @@ def main() -> None:
             error.show()
         else:
             _tell(_usage_sentence(error))
-    if code == 130:  # Ctrl-C
+    except SystemExit as ended:  # a second signal may not get in the way of the cleaning up that follows
+        code = ended.code
+        if code == TERMINATED:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if code in (130, TERMINATED):  # Ctrl-C sends the first
         _tell("stopped; what was finished is kept: a scan goes on with --resume, training when started again")
     sys.exit(code)
 
@@ -103,3 +114,8 @@ def _usage_sentence(error: Any) -> str:
 
 def _tell(sentence: str) -> None:
     typer.echo(f"armillary: {sentence}", err=True)
+
+
+def _ended(number: int, frame: Any) -> None:
+    """SIGTERM ends the program as an exception does, so that workers end and temporary folders are removed."""
+    sys.exit(TERMINATED)

@@ -1,12 +1,9 @@
 """Loading models safely: safetensors or weights_only pickles, no code from checkpoints unless asked."""
 
-import atexit
 import hashlib
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Literal
 
 import torch
@@ -18,6 +15,7 @@ from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.source import describe, offloaded
 from armillary.anatomy.weights import bad
 from armillary.errors import ArmillaryError
+from armillary.temporary import temporary_folder
 
 WhenNotFinite = Literal["refuse", "allow"]
 OF_THE_CONFIG = ("revision", "subfolder", "gguf_file", "token", "cache_dir", "local_files_only")
@@ -107,9 +105,8 @@ def load_on(
     if device not in ("auto", "cuda"):
         raise ArmillaryError(f"--device {device} and a device map contradict each other: give one of them")
     chosen = pick_dtype(dtype, pick_device("auto"))
-    spill = mkdtemp(prefix="armillary-")  # what fits on no device, and is not read from the checkpoint itself
-    atexit.register(shutil.rmtree, spill, ignore_errors=True)
-    options = {"device_map": device_map, "offload_folder": spill}
+    spill = temporary_folder()  # for what fits on no device, and is not read from the checkpoint itself
+    options = {"device_map": device_map, "offload_folder": str(spill)}
     if isinstance(device_map, str) and gpus is not None:
         from accelerate.utils import get_max_memory
 

@@ -1,11 +1,8 @@
 """From a model and text to an Atlas: blocks through a tapped model into streams, shard by shard, resumable."""
 
-import atexit
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,7 @@ from armillary.progress import Progress
 from armillary.running import Run
 from armillary.settings import ScanSettings
 from armillary.shards import parse_part
+from armillary.temporary import remove_folder, temporary_folder
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray
 
@@ -57,15 +55,13 @@ def scan(
         if out is not None:
             run.into(Path(out), resume=resume, overwrite=overwrite)
             return open_atlas(out)
-        place = Path(mkdtemp(prefix="armillary-"))
+        place = temporary_folder()
         try:
             run.into(place / "scan", resume=False, overwrite=False)
-            atlas = open_atlas(place / "scan")
+            return open_atlas(place / "scan")
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            remove_folder(place)
             raise
-        atexit.register(shutil.rmtree, place, ignore_errors=True)
-        return atlas
 
 
 def scan_part(

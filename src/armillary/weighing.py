@@ -1,12 +1,10 @@
 """From weights alone to an Atlas: the spectra of every head and matrix, one layer in memory at a time, resumable."""
 
-import atexit
 import datetime
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +28,7 @@ from armillary.models import fingerprint
 from armillary.packing import Packed
 from armillary.progress import Progress
 from armillary.shards import ScanFolder, Shard
+from armillary.temporary import temporary_folder
 from armillary.verified import versions
 
 Against = Literal["random"]
@@ -72,9 +71,7 @@ def weigh(
         "corpus": {"name": "none: weights alone"},
         "settings": settings,
     }
-    place = Path(mkdtemp(prefix="armillary-")) if out is None else Path(out)
-    if out is None:
-        atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place = temporary_folder() if out is None else Path(out)
     with ScanFolder(place) as folder:
         if not folder.begin(description, resume=resume, overwrite=overwrite):
             with opened(engine, workers, threads, address) as found:

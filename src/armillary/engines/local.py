@@ -33,6 +33,7 @@ from armillary.engines.engine import (
     refuse_unlike,
 )
 from armillary.errors import ArmillaryError
+from armillary.temporary import remove_folder, temporary_folder
 
 PATIENCE = 1800.0
 """Seconds without a word from a worker that has a task, after which it counts as stuck."""
@@ -170,13 +171,14 @@ class _Process:
         self.ticket: int | None = None
         self.heard = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
-        arguments = (str(number), str(workers), str(threads))
+        self._folder = temporary_folder()  # the worker's own: it may be killed, and then it removes nothing itself
+        arguments = (str(number), str(workers), str(threads), str(self._folder))
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "armillary.engines.worker", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=worker_environment(threads),
+            env={**worker_environment(threads), "TMPDIR": str(self._folder)},
         )
         self.worker = Worker(number, process=self._popen.pid)
         assert self._popen.stdout is not None
@@ -207,6 +209,7 @@ class _Process:
                 pipe.close()
         said = self._last_words()
         self._errors.close()
+        remove_folder(self._folder)
         if code < 0:
             name = signal.Signals(-code).name
             return f"ended by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")

@@ -1,7 +1,8 @@
-"""A worker process of the local engine: `python -m armillary.engines.worker NUMBER WORKERS THREADS`.
+"""A worker process of the local engine: `python -m armillary.engines.worker NUMBER WORKERS THREADS FOLDER`.
 
 Pickled messages come on standard input, reports leave on standard output. A thread reads all the time, so that the
-end of the driver ends the worker at once, whatever it is doing.
+end of the driver ends the worker at once, whatever it is doing. Temporary files go into FOLDER, which the driver
+removes; if the driver was killed, the worker does.
 """
 
 import os
@@ -10,14 +11,18 @@ import queue
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from armillary.engines.engine import Ready, Report, Worker, failure
+from armillary.temporary import remove_all, remove_at_exit
 
 
-def main(number: int, workers: int, threads: int) -> None:
+def main(number: int, workers: int, threads: int, folder: Path) -> None:
     """Open jobs and do their tasks until there is nobody to give any."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers
+    for ending in (signal.SIGINT, signal.SIGTERM):  # what is sent to all processes is for the driver, which ends us
+        signal.signal(ending, signal.SIG_IGN)
+    remove_at_exit(folder)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not get between the reports
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -50,6 +55,7 @@ def _read(given: BinaryIO, messages: "queue.SimpleQueue[Any]") -> None:
         while True:
             messages.put(pickle.load(given))
     except BaseException:
+        remove_all()
         os._exit(0)  # the driver is gone
 
 
@@ -68,4 +74,4 @@ def _spoilt(error: BaseException | None) -> bool:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]))
+    main(*map(int, sys.argv[1:4]), Path(sys.argv[4]))
