@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -10,17 +11,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from jaxtyping import Float
 
 import armillary as arm
@@ -41,12 +47,15 @@ from armillary.viewer.guard import MOST_BYTES, Gate
 from armillary.viewer.live import HeadOnText, LiveModel, _between
 from armillary.viewer.pages import Pages
 from armillary.viewer.server import Server, Viewer, address, configuration, listening_socket
+from armillary.viewer.turns import Asker, Turns
 from armillary.viewer.worker import Abandoned, Gone
 from armillary.words import join, token_words, words_of
 
 TEXT = "When the old clock struck twelve, the clock maker opened the old door."
 HOSTILE = "<img src=x onerror=alert(1)> <b>bold</b> $x^2$ <script>alert(2)</script> &amp; \N{SNOWMAN}"
 LENGTH = 64
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine."""
 
 
 @cache
@@ -479,9 +488,9 @@ class TestHostileRequests:
             status, body = service.send(path, b"{}", x_armillary_token=token)
             assert status == 403
             assert b"llama" not in body
-        assert service.send("/", method="GET", x_armillary_token="")[0] == 403
-        assert service.send("/?token=wrong", method="GET")[0] == 403
-        assert service.send(f"/?token={service.viewer.gate.token}", method="GET")[0] == 200
+        status, page = service.send("/", method="GET", x_armillary_token="")
+        assert status == 200  # the empty page
+        assert b"llama" not in page
         assert service.send(f"/api/start?token={service.viewer.gate.token}", b"{}", x_armillary_token="")[0] == 403
 
     def test_tokens_are_long_and_new_each_time(self) -> None:
@@ -503,7 +512,7 @@ class TestHostileRequests:
         ],
     )
     def test_a_name_that_was_made_to_mean_this_machine_is_refused(self, service: Service, host: str) -> None:
-        for path, method in (("/api/start", "POST"), (f"/?token={service.viewer.gate.token}", "GET")):
+        for path, method in (("/api/start", "POST"), ("/api/enter", "POST"), ("/", "GET")):
             status, _ = service.send(path, b"{}" if method == "POST" else None, method=method, host=host)
             assert status == 421
         assert service.send("/static/app.js", method="GET", host=host)[0] == 421
@@ -537,7 +546,7 @@ class TestHostileRequests:
 
     def test_methods(self, service: Service) -> None:
         assert service.send("/api/start", method="GET")[0] == 405
-        assert service.send(f"/?token={service.viewer.gate.token}", b"{}")[0] == 405
+        assert service.send("/", b"{}")[0] == 405
         assert service.send("/api/start", b"{}", method="DELETE")[0] == 405
 
     def test_garbage_on_the_wire(self, service: Service) -> None:
@@ -551,7 +560,7 @@ class TestHostileRequests:
 
     def test_every_answer_forbids_what_the_page_does_not_need(self, service: Service) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", service.port)
-        for path in (f"/?token={service.viewer.gate.token}", "/static/plotly.min.js", "/nothing", "/"):
+        for path in ("/", "/static/plotly.min.js", "/nothing", "/api/start"):
             connection.request("GET", path)
             answer = connection.getresponse()
             answer.read()
@@ -666,40 +675,270 @@ class TestWork:
     def test_when_the_client_leaves_its_work_is_given_up_and_the_queue_is_bounded(
         self, service: Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        begun, ended = threading.Event(), threading.Event()
-
-        def slow(live: LiveModel, gone: Gone, *fields: Any) -> dict[str, Any]:
-            begun.set()
-            try:
-                while True:
-                    gone.check()
-                    time.sleep(0.01)
-            finally:
-                ended.set()
-
-        monkeypatch.setattr(texts, "look", slow)
+        monkeypatch.setattr(texts, "look", slow := Slow())
         worker, finished = service.viewer.worker, service.viewer.worker.finished
+        monkeypatch.setattr(worker._waiting, "most", 8)
         body = json.dumps({"text": TEXT, "layer": 0, "head": 0})
         sent = request_for("look", body, service.port, service.viewer.gate.token)
         clients = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(9)]
         for client in clients:
             client.sendall(sent)
-            time.sleep(0.02)
-        assert begun.wait(5)
-        time.sleep(0.2)
+        assert slow.begun.wait(PATIENCE)
+        wait_for(lambda: len(worker._waiting) == 8)
         assert service.send("/api/look", body.encode())[0] == 503
         for client in clients:
             client.close()
-        assert ended.wait(2)
-        until = time.monotonic() + 2
-        while worker.busy and time.monotonic() < until:
-            time.sleep(0.01)
-        assert not worker.busy
+        assert slow.ended.wait(PATIENCE)
+        wait_for(lambda: not worker.busy)
         assert worker.finished == finished
         assert worker.abandoned >= 9
 
+    def test_fifty_requests_of_five_tabs_at_once(self, service: Service) -> None:
+        """Each tab asks ten questions of one kind: of those the last is answered; of three kinds, the last of each."""
+        asked = {
+            (tab, n): ("row", {"text": TEXT, "layer": n % 6, "head": tab, "token": n + 1})
+            if n % 2
+            else ("look", {"text": TEXT, "layer": n % 6, "head": tab})
+            for tab in range(5)
+            for n in range(10)
+        }
+        alone = {key: service.ask(name, **fields) for key, (name, fields) in asked.items()}
+        found = at_once(
+            {
+                key: lambda name=name, fields=fields, tab=key[0]: service.send(
+                    f"/api/{name}", json.dumps(fields).encode(), x_armillary_tab=f"tab{tab}"
+                )
+                for key, (name, fields) in asked.items()
+            }
+        )
+        answered = {key for key, (status, _) in found.items() if status == 200}
+        assert {status for status, _ in found.values()} <= {200, 409}
+        for key in answered:
+            assert json.loads(found[key][1]) == alone[key]
+        for tab in range(5):  # the latest question of either kind has its answer, whichever came last
+            kinds = {asked[key][0] for key in answered if key[0] == tab}
+            assert kinds == {"look", "row"}
+
+    def test_fifty_requests_without_a_name_are_all_answered(self, service: Service) -> None:
+        bodies = {n: {"text": TEXT, "layer": n % 6, "head": n // 6 % 6} for n in range(50)}
+        alone = {n: service.ask("look", **fields) for n, fields in bodies.items()}
+        found = at_once(
+            {n: lambda f=fields: service.send("/api/look", json.dumps(f).encode()) for n, fields in bodies.items()}
+        )
+        assert {status for status, _ in found.values()} == {200}
+        assert {n: json.loads(body) for n, (_, body) in found.items()} == alone
+
+    def test_a_newer_question_of_a_tab_ends_the_one_that_runs_and_leaves_other_tabs_alone(
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real, slow = texts.look, Slow()
+        monkeypatch.setattr(
+            texts, "look", lambda live, gone, text, *rest: (slow if text == "slow" else real)(live, gone, text, *rest)
+        )
+        results: dict[str, tuple[int, bytes]] = {}
+
+        def ask(name: str, tab: str, text: str) -> threading.Thread:
+            body = json.dumps({"text": text, "layer": 0, "head": 0}).encode()
+            thread = threading.Thread(
+                target=lambda: results.update({name: service.send("/api/look", body, x_armillary_tab=tab)})
+            )
+            thread.start()
+            return thread
+
+        threads = [ask("running", "a", "slow")]
+        assert slow.begun.wait(PATIENCE)
+        threads.append(ask("other", "b", TEXT))
+        wait_for(lambda: len(service.viewer.worker._waiting) == 1)
+        threads.append(ask("newer", "a", TEXT))
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert {name: status for name, (status, _) in results.items()} == {"running": 409, "other": 200, "newer": 200}
+        assert b"superseded" in results["running"][1]
+
+    def test_a_name_of_a_tab_is_short_and_plain(self, service: Service) -> None:
+        body = json.dumps({"text": TEXT, "layer": 0, "head": 0}).encode()
+        for tab in ("x" * 33, "A B", "../x"):
+            assert service.send("/api/look", body, x_armillary_tab=tab)[0] == 400
+
+    def test_an_answer_that_nobody_reads_does_not_hold_a_place(
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("armillary.viewer.server.MOST_SECONDS", 0.3)
+        state = service._server.server_state
+        with socket.create_connection(("127.0.0.1", service.port)) as client:
+            before = len(state.connections)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(b"GET /static/plotly.min.js HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n\r\n" % service.port)
+            wait_for(lambda: any(one.transport.get_write_buffer_size() for one in list(state.connections)))
+            wait_for(lambda: not any(one.transport.get_write_buffer_size() for one in list(state.connections)))
+            assert len(state.connections) <= before
+
+
+class Slow:
+    """Work that ends only when it is given up."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def __call__(self, live: LiveModel, gone: Gone, *fields: Any) -> dict[str, Any]:
+        self.begun.set()
+        try:
+            while True:
+                gone.check()
+                time.sleep(0.01)
+        finally:
+            self.ended.set()
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def at_once(calls: dict[Any, Callable[[], Any]]) -> dict[Any, Any]:
+    """The results of calls that all begin at the same moment."""
+    found: dict[Any, Any] = {}
+    barrier = threading.Barrier(len(calls))
+
+    def run(key: Any) -> None:
+        barrier.wait(PATIENCE)
+        found[key] = calls[key]()
+
+    threads = [threading.Thread(target=run, args=(key,)) for key in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert set(found) == set(calls)
+    return found
+
+
+class TestTurns:
+    def taken(self, turns: Turns[str]) -> str:
+        return " ".join(turns.take() for _ in range(len(turns)))
+
+    def test_tabs_take_turns_whoever_asks_most(self) -> None:
+        turns: Turns[str] = Turns(100)
+        for n in range(6):
+            turns.put(Asker("noisy", f"kind {n}"), f"n{n}")
+        turns.put(Asker("quiet", "look"), "q0")
+        turns.put(Asker("quiet", "row"), "q1")
+        turns.put(Asker("late", "look"), "l0")
+        assert self.taken(turns) == "n0 q0 l0 n1 q1 n2 n3 n4 n5"
+
+    def test_a_tab_that_asks_again_after_each_answer_lets_the_others_in(self) -> None:
+        turns: Turns[str] = Turns(100)
+        order = []
+        for tab in "abc":
+            turns.put(Asker(tab, "look"), tab)
+        for _ in range(9):
+            tab = turns.take()
+            order.append(tab)
+            turns.put(Asker(tab, "look"), tab)
+        assert "".join(order) == "abcabcabc"
+
+    def test_a_newer_question_takes_the_place_of_the_older(self) -> None:
+        turns: Turns[str] = Turns(100)
+        assert turns.put(Asker("a", "look"), "a0") == ([], [])
+        turns.put(Asker("b", "look"), "b0")
+        assert turns.put(Asker("a", "look"), "a1") == (["a0"], [])
+        assert turns.put(Asker("a", "row"), "a2") == ([], [])
+        assert self.taken(turns) == "a1 b0 a2"
+
+    def test_clients_without_a_name_supersede_nothing(self) -> None:
+        turns: Turns[str] = Turns(100)
+        for n in range(3):
+            assert turns.put(Asker("", "look"), f"u{n}") == ([], [])
+        assert self.taken(turns) == "u0 u1 u2"
+
+    def test_without_room_the_longest_lane_gives_way(self) -> None:
+        turns: Turns[str] = Turns(4)
+        for n in range(4):
+            turns.put(Asker("", "look"), f"u{n}")
+        assert turns.put(Asker("a", "look"), "a0") == ([], ["u3"])
+        assert turns.put(Asker("b", "look"), "b0") == ([], ["u2"])
+        assert turns.put(Asker("", "look"), "u4") == ([], ["u4"])
+        assert turns.put(Asker("c", "look"), "c0") == ([], ["u1"])
+        assert turns.put(Asker("d", "look"), "d0") == ([], ["d0"])  # nobody has more than it would have
+        assert self.taken(turns) == "u0 a0 b0 c0"
+
+    @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz")), max_size=60), st.integers(1, 12))
+    def test_nobody_waits_longer_than_a_round(self, asked: list[tuple[str, str]], most: int) -> None:
+        turns: Turns[int] = Turns(most)
+        tabs = {}
+        for n, (tab, kind) in enumerate(asked):
+            superseded, without_room = turns.put(Asker(tab, kind), n)
+            tabs[n] = tab
+            for gone in (*superseded, *without_room):
+                del tabs[gone]
+            assert len(turns) == len(tabs) <= most
+        order = [tabs[turns.take()] for _ in range(len(turns))]
+        for tab in set(order):
+            places = [i for i, other in enumerate(order) if other == tab]
+            for first, second in pairwise(places):
+                between = order[first + 1 : second]
+                assert len(between) == len(set(between))  # everybody else at most once
+
+
+class TestInvitation:
+    def test_the_code_opens_once_and_the_file_is_the_users_alone(self) -> None:
+        with serving(alone=True) as service:
+            page = service.viewer.invite(service.port)
+            assert page.stat().st_mode & 0o777 == 0o600
+            assert page.parent.stat().st_mode & 0o777 == 0o700
+            text = page.read_text(encoding="utf-8")
+            assert service.viewer.gate.token not in text
+            target, code = re.search(r'location.replace\("(.*?)#code=([\w-]{43})"\)', text).groups()  # type: ignore[union-attr]
+            assert target == f"http://127.0.0.1:{service.port}/"
+            body = json.dumps({"code": code}).encode()
+            for wrong in (b"{}", b'{"code": ""}', b'{"code": "wrong"}', b'{"code": 5}'):
+                assert service.send("/api/enter", wrong, x_armillary_token="")[0] in (400, 403)
+            assert service.send("/api/enter", body, x_armillary_token="", origin="https://evil.example")[0] == 403
+            assert page.exists()
+            status, told = service.send("/api/enter", body, x_armillary_token="")
+            assert status == 200
+            assert json.loads(told) == {"token": service.viewer.gate.token}
+            assert not page.parent.exists()
+            assert service.send("/api/enter", body, x_armillary_token="")[0] == 403
+
+
+@contextmanager
+def viewing(place: Path) -> Iterator[tuple["subprocess.Popen[str]", str, list[str]]]:
+    """`armillary view` in a process of its own: it, the address that it prints, and the command line of its browser."""
+    argv = place / "argv.json"
+    browser = place / "browser"
+    record = f"json.dump(sys.argv, open('{argv}.part', 'w'))\nos.replace('{argv}.part', '{argv}')\n"
+    browser.write_text(f"#!{sys.executable}\nimport json, os, sys\n{record}")
+    browser.chmod(0o700)
+    (place / "tmp").mkdir()
+    command = [str(Path(sys.executable).parent / "armillary"), "view", str(scanned("builtin:prose").path.parent)]
+    environment = {**os.environ, "BROWSER": f"{browser} %s", "TMPDIR": str(place / "tmp")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            printed = next(line.strip() for line in process.stdout if "http://" in line)
+            wait_for(argv.exists)
+            yield process, printed, json.loads(argv.read_text())
+        finally:
+            process.kill()
+
 
 class TestCommand:
+    def test_the_browsers_command_line_holds_no_key_and_sigterm_leaves_nothing(self, tmp_path: Path) -> None:
+        with viewing(tmp_path) as (process, printed, argv):
+            assert argv[1].startswith((tmp_path / "tmp").as_uri())
+            page = Path(url2pathname(urlsplit(argv[1]).path))
+            keys = re.findall(r"(?:code|token)=([\w-]{43})", page.read_text(encoding="utf-8") + printed)
+            assert len(set(keys)) == 2
+            assert not any(key in argument for key in keys for argument in argv)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 143
+            assert list((tmp_path / "tmp").glob("armillary-*")) == []
+
     def test_it_prints_an_address_on_this_machine_and_ctrl_c_ends_it_while_a_request_runs(self) -> None:
         command = [str(Path(sys.executable).parent / "armillary")]
         folder = scanned("builtin:prose").path.parent
@@ -712,14 +951,12 @@ class TestCommand:
             while where is None:
                 line = process.stdout.readline()
                 assert line, process.stderr.read()
-                where = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{43})", line)
+                where = re.search(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]{43})", line)
             change = {"kind": "randomise", "scope": "all"}
             body = json.dumps({"text": "a b c d " * 500, "layer": 5, "head": 5, "change": change})
             with socket.create_connection(("127.0.0.1", int(where[1]))) as client:
                 client.sendall(request_for("change", body, int(where[1]), where[2]))
                 time.sleep(0.4)
-                start = time.monotonic()
                 process.send_signal(signal.SIGINT)
-                assert process.wait(10) == 0
-                assert time.monotonic() - start < 2
+                assert process.wait(20) == 0
                 assert "Traceback" not in process.stderr.read()

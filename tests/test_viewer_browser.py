@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +19,10 @@ import pytest
 from armillary.lenses.constituents import text_constituents
 from armillary.streams.constituents import TERMS
 from armillary.viewer import texts
-from armillary.viewer.live import LiveModel
 from armillary.viewer.worker import Gone
 from armillary.words import join, words_of
 from browser import ARGUMENTS, CHROMIUM, Complaints, chromium, violations
-from test_viewer import HOSTILE, TEXT, Service, loaded, scanned, serving, tapped
+from test_viewer import HOSTILE, PATIENCE, TEXT, Service, Slow, loaded, scanned, serving, tapped, viewing, wait_for
 
 READY = "body[data-state=ready]"
 
@@ -56,7 +54,7 @@ class Tab:
         self._count += 1
         fields = "&".join(f"{name}={quote(json.dumps(value))}" for name, value in {**state, "n": self._count}.items())
         if self._count == 1:
-            self.page.goto(f"{self._address}#{fields}")
+            self.page.goto(f"{self._address}&{fields}")
         else:
             self.page.evaluate("(hash) => { document.body.dataset.state = 'working'; location.hash = hash; }", fields)
         self.page.wait_for_selector(READY)
@@ -420,7 +418,7 @@ class TestSaving:
                     np.testing.assert_allclose(z[9, :10], attention[9, :10], atol=1e-6)
                     assert np.isnan(z[9, 10])
 
-    def test_a_link_restores_the_view(self, browser: Any, tab: Tab) -> None:
+    def test_a_link_restores_the_view(self, browser: Any, service: Service, tab: Tab) -> None:
         state = dict(head=[4, 3], colour="first_mass", tab="text", text=TEXT, level="word", off=["cvec_cvec"], query=5)
         page = tab.show(**state)
         page.keyboard.press("]")
@@ -428,6 +426,9 @@ class TestSaving:
         address, told = page.url, hovered(page, "chosen", 7, 2)
         context = browser.new_context(viewport={"width": 1366, "height": 850})
         try:
+            other = context.new_page()
+            other.goto(service.address)  # another browser needs the printed address once
+            other.wait_for_selector(READY)
             other = context.new_page()
             other.goto(address)
             other.wait_for_selector(READY)
@@ -467,39 +468,25 @@ class TestLife:
             assert float(hovered(two, "before", 9, 4)["before"]) == pytest.approx(float(before), rel=1e-4)
 
     def test_a_killed_browser_leaves_no_running_work(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-        begun, ended = threading.Event(), threading.Event()
-
-        def slow(live: LiveModel, gone: Gone, *fields: Any) -> dict[str, Any]:
-            begun.set()
-            try:
-                while True:
-                    gone.check()
-                    time.sleep(0.01)
-            finally:
-                ended.set()
-
-        monkeypatch.setattr(texts, "look", slow)
+        monkeypatch.setattr(texts, "look", slow := Slow())
         state = "&".join(f"{name}={quote(json.dumps(value))}" for name, value in (("tab", "text"), ("text", TEXT)))
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
             arguments = [*ARGUMENTS, "--headless=new", f"--user-data-dir={profile}", "--remote-debugging-port=0"]
             started = subprocess.Popen(
-                [str(CHROMIUM), *arguments, f"{service.address}#{state}"],
+                [str(CHROMIUM), *arguments, f"{service.address}&{state}"],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
             try:
-                assert begun.wait(30)
+                assert slow.begun.wait(PATIENCE)
                 time.sleep(0.2)
-                assert not ended.is_set()
+                assert not slow.ended.is_set()
             finally:
                 os.killpg(started.pid, signal.SIGKILL)  # a group of its own, which holds this browser alone
-                started.wait(10)
-            assert ended.wait(3)
-        until = time.monotonic() + 3
-        while service.viewer.worker.busy and time.monotonic() < until:
-            time.sleep(0.02)
-        assert not service.viewer.worker.busy
+                started.wait(PATIENCE)
+            assert slow.ended.wait(PATIENCE)
+        wait_for(lambda: not service.viewer.worker.busy)
 
     def test_without_a_model_the_page_says_what_is_missing(self, browser: Any) -> None:
         with serving(alone=True) as alone, another(browser, alone, tab="text") as page:
@@ -514,13 +501,54 @@ class TestLife:
             assert len(plotted(page, "lags", "y", 2)) > 10
             assert "--compare" in page.locator("#view-compare").text_content()
 
+    def test_what_the_browser_is_given_opens_the_viewer_and_the_key_leaves_the_address(
+        self, browser: Any, tmp_path: Path
+    ) -> None:
+        with viewing(tmp_path) as (_, printed, argv):
+            key, complaints = printed.partition("=")[2], Complaints()
+            context, other = browser.new_context(), browser.new_context()
+            sent: list[str] = []
+            context.on("request", lambda asked: sent.append(asked.url + str(asked.headers.get("referer", ""))))
+            try:
+                page = context.new_page()
+                complaints.watch(page)
+                page.goto(argv[1])
+                page.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                place = page.url.partition("#")[0]
+                assert page.url == place == printed.partition("#")[0]
+                assert list((tmp_path / "tmp").glob("armillary-*")) == []
+                page.reload()
+                page.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                page.keyboard.press("ArrowRight")
+                ready(page, "head", [0, 1])
+                second = context.new_page()  # of the same browser: the plain address will do
+                complaints.watch(second)
+                second.goto(page.url)
+                second.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                assert second.locator("#head-name").inner_text().startswith("Head 0.1")
+                elsewhere = other.new_page()  # of another browser: the printed address
+                elsewhere.goto(place)
+                elsewhere.wait_for_selector("#problem:not([hidden])", timeout=1000 * PATIENCE)
+                elsewhere.goto(printed)  # pasted over the page that was refused
+                elsewhere.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                assert key not in elsewhere.url
+                elsewhere.go_back()
+                assert key not in elsewhere.url
+                assert not any(key in line or "code=" in line.partition("#")[0] for line in sent)
+                assert complaints.all == []
+            finally:
+                context.close()
+                other.close()
+
     def test_a_wrong_token_is_told_and_nothing_is_shown(self, browser: Any, service: Service) -> None:
         context = browser.new_context()
         try:
             page = context.new_page()
-            answer = page.goto(service.address[:-4] + "AAAA")
-            assert answer.status == 403
-            assert "token" in page.locator("body").inner_text()
+            page.goto(service.address[:-4] + "AAAA")
+            page.wait_for_selector("#problem:not([hidden])")
+            assert "token is missing or wrong" in page.locator("#problem").inner_text()
+            assert page.locator("#about").inner_text() == ""
+            assert page.locator("svg").count() == 0
         finally:
             context.close()
 

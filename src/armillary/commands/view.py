@@ -28,6 +28,7 @@ def view(
 ) -> None:
     """Open a page on which heads, texts and changes can be looked at while you type. Ctrl-C ends it."""
     from armillary.atlas import open_atlas
+    from armillary.temporary import remove_all
     from armillary.viewer.guard import Gate, is_loopback
     from armillary.viewer.pages import Pages
     from armillary.viewer.server import Viewer, address, listening_socket, serve
@@ -43,9 +44,14 @@ def view(
     if not is_loopback(host):
         typer.echo(f"Other machines can reach this page at {host}; the token in the address keeps them out.")
     typer.echo(f"The viewer is at\n\n    {address(gate, sock.getsockname()[1])}\n\nCtrl-C ends it.")
-    serve(viewer, sock, browser=browser)
+    code = 0
+    try:
+        serve(viewer, sock, browser=browser)
+    except SystemExit as ended:  # SIGTERM
+        code = int(ended.code or 0)
     sys.stdout.flush()
-    os._exit(0)  # at once: taking torch down takes Python seconds, and a layer that still runs cannot be asked to stop
+    remove_all()
+    os._exit(code)  # at once: to take torch down takes seconds, and a layer that still runs cannot be asked to stop
 
 
 def live_model(atlas: "Atlas", given: str | None, trust_remote_code: bool) -> "tuple[LiveModel | None, str]":

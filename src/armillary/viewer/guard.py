@@ -27,6 +27,9 @@ MOST_BYTES = 262_144
 MOST_SECONDS = 10.0
 """How long a client may take to send its body."""
 TOKEN_HEADER = "x-armillary-token"
+TAB_HEADER = "x-armillary-tab"
+ENTRANCE = "/api/enter"
+"""Where a code that works once is exchanged for the token."""
 
 HEADERS = {
     # Plotly sets style attributes while it draws; scripts, on the other hand, come from this server's files alone.
@@ -59,12 +62,16 @@ def new_token() -> str:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a request must carry. `host` is where the server listens; a wildcard listens for every address."""
+    """What a request must carry. `host` is where the server listens; a wildcard listens for every address.
+
+    The token stands after '#' in the printed address, so that no request line, log or Referer holds it; the page takes
+    it from there, keeps it for its origin (which, unlike a cookie, is of this port alone) and sends it in a header.
+    """
 
     host: str
     token: str = field(default_factory=new_token, repr=False)
 
-    def check(self, method: str, path: str, headers: dict[str, str], query: dict[str, str]) -> None:
+    def check(self, path: str, headers: dict[str, str]) -> None:
         """Raise Refused unless the request may be answered; the page's own files need no token, they hold no data."""
         host = headers.get("host", "")
         if not self.knows(host):
@@ -75,8 +82,7 @@ class Gate:
         asks = path.startswith("/api/")
         if asks and headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise Refused(403, "another site may not ask the viewer")
-        given = headers.get(TOKEN_HEADER, "") if asks else query.get("token", "")
-        if (asks or path == "/") and not self.holds(given):
+        if asks and path != ENTRANCE and not self.holds(headers.get(TOKEN_HEADER, "")):
             raise Refused(403, "the token is missing or wrong: open the address that `armillary view` printed")
 
     def holds(self, given: str) -> bool:
@@ -126,7 +132,7 @@ class Guarded:
             return
         request = Request(scope)
         try:
-            self._gate.check(request.method, scope["path"], dict(request.headers), dict(request.query_params))
+            self._gate.check(scope["path"], dict(request.headers))
         except Refused as refused:
             await _answer(refused, _with_headers(send))
             return
@@ -151,6 +157,14 @@ async def _answer(refused: Refused, send: Send) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def tab_of(request: Request) -> str:
+    """The name that a page gave itself when it was loaded, or '' where there is none."""
+    tab = request.headers.get(TAB_HEADER, "")
+    if not re.fullmatch(r"[0-9a-z]{0,32}", tab):
+        raise Refused(400, f"{TAB_HEADER} is up to 32 digits and small letters")
+    return tab
 
 
 async def read_json(request: Request) -> dict[str, Any]:

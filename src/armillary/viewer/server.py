@@ -26,9 +26,11 @@ from armillary.viewer import texts
 from armillary.viewer.arrays import plain
 from armillary.viewer.asked import Asked
 from armillary.viewer.changes import asked_change
-from armillary.viewer.guard import MOST_SECONDS, Application, Gate, Guarded, Refused, is_loopback, read_json
+from armillary.viewer.guard import MOST_SECONDS, Application, Gate, Guarded, Refused, is_loopback, read_json, tab_of
+from armillary.viewer.invitation import Invitation
 from armillary.viewer.live import LiveModel
 from armillary.viewer.pages import Pages
+from armillary.viewer.turns import Asker
 from armillary.viewer.worker import Abandoned, Work, Worker
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -42,7 +44,9 @@ class Viewer:
     def __init__(self, pages: Pages, gate: Gate) -> None:
         self.pages, self.gate = pages, gate
         self.worker = Worker()
+        self._invitations: list[Invitation] = []
         handlers: dict[str, Handler] = {
+            "enter": self._enter,
             "start": self._start,
             "head": self._head,
             "spiral": self._spiral,
@@ -53,6 +57,18 @@ class Viewer:
         routes = [Route(f"/api/{name}", _answering(handler), methods=["POST"]) for name, handler in handlers.items()]
         routes += [Route(path, _serving(body, kind), methods=["GET"]) for path, (body, kind) in _files().items()]
         self.application: Application = Guarded(Starlette(routes=routes), gate)
+
+    def invite(self, port: int) -> Path:
+        """A file that leads a browser to the viewer at this port, once, without telling anybody else how."""
+        self._invitations.append(Invitation(place(self.gate, port)))
+        return self._invitations[-1].file
+
+    async def _enter(self, request: Request, asked: Asked) -> str:
+        code = asked.text("code")
+        asked.done()
+        if not any(invitation.accepts(code) for invitation in self._invitations):
+            raise Refused(403, "this link has been used: open the address that `armillary view` printed")
+        return _json({"token": self.gate.token})
 
     async def _start(self, request: Request, asked: Asked) -> str:
         asked.done()
@@ -93,7 +109,8 @@ class Viewer:
         )
 
     async def _work(self, request: Request, work: Work[dict[str, Any]]) -> str:
-        return await self.worker.do(request, lambda gone: _json(work(gone)))
+        asker = Asker(tab_of(request), request.url.path)
+        return await self.worker.do(request, asker, lambda gone: _json(work(gone)))
 
     def _live(self) -> LiveModel:
         if self.pages.live is None:
@@ -179,28 +196,36 @@ def _why_not_there(host: str, port: int, error: OSError | UnicodeError) -> str:
 
 def address(gate: Gate, port: int) -> str:
     """Where the page is, with the token that opens it."""
+    return f"{place(gate, port)}#token={gate.token}"
+
+
+def place(gate: Gate, port: int) -> str:
+    """Where the page is."""
     host = "127.0.0.1" if is_loopback(gate.host) and ":" not in gate.host else gate.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={gate.token}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 class Impatient(H11Protocol):
-    """Closes connections on which no request is complete for a while: half a request may not hold a place."""
+    """Closes connections on which nothing moves: neither half a request nor an unread answer may hold a place."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._look_later(None)
+        self._look_later(None, 0)
 
-    def _look_later(self, seen: object) -> None:
-        self.loop.call_later(MOST_SECONDS, self._look, seen)
+    def _look_later(self, cycle: object, unread: int) -> None:
+        self.loop.call_later(MOST_SECONDS, self._look, cycle, unread)
 
-    def _look(self, seen: object) -> None:
+    def _look(self, cycle: object, unread: int) -> None:
         waits = self.cycle is None or self.cycle.response_complete
-        if self.transport.is_closing():
+        left = self.transport.get_write_buffer_size()
+        if self.transport.is_closing() and left == 0:
             return
-        if waits and self.cycle is seen:  # nothing was asked since the last look
+        if left > 0 and left == unread:  # the client reads nothing
+            self.transport.abort()
+        elif waits and left == 0 and self.cycle is cycle:  # nothing was asked since the last look
             self.transport.close()
         else:
-            self._look_later(self.cycle)
+            self._look_later(self.cycle, left)
 
 
 class Server(uvicorn.Server):
@@ -226,7 +251,7 @@ def configuration(application: Application) -> uvicorn.Config:
         server_header=False,
         lifespan="off",
         ws="none",
-        limit_concurrency=64,
+        limit_concurrency=128,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
     )
@@ -236,8 +261,8 @@ def serve(viewer: Viewer, sock: socket.socket, *, browser: bool = True) -> None:
     """Answer until Ctrl-C, then stop at once: work that runs is given up."""
     server = Server(configuration(viewer.application), viewer.worker)
     if browser:
-        where = address(viewer.gate, sock.getsockname()[1])
-        threading.Thread(target=webbrowser.open, args=(where,), daemon=True).start()
+        page = viewer.invite(sock.getsockname()[1])
+        threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[sock])
     viewer.worker.stop()

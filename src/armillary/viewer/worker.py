@@ -1,18 +1,22 @@
-"""One thread that works with the model, a job at a time; a job whose client has gone is not begun, or is given up."""
+"""One thread that works with the model, a job at a time; a job that nobody waits for is not begun, or is given up."""
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from armillary.viewer.guard import Refused
+from armillary.viewer.turns import Asker, Turns
 
 T = TypeVar("T")
-MOST_WAITING = 8
-"""More jobs than this in the queue, and the next one is refused."""
+MOST_WAITING = 128
+"""Jobs that may wait. A page has at most three, so that is enough for forty tabs; a job holds its text, no result."""
+
+
+SUPERSEDED = (409, "superseded: this page has asked something newer")
 
 
 class Abandoned(Exception):
@@ -42,12 +46,31 @@ Tell = Callable[[Any, BaseException | None], None]
 """Gives a result, or why there is none, to whoever waits."""
 
 
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Work, who asked for it, and who is told."""
+
+    asker: Asker
+    work: Work[Any]
+    tell: Tell
+    gone: Gone = field(default_factory=Gone)
+
+    def give_up(self, why: BaseException) -> None:
+        """Tell that there will be no result; if the work runs, it ends between two layers."""
+        self.gone.set()
+        self.tell(None, why)
+
+
 class Worker:
-    """`await worker.do(request, work)` runs work(gone) in the worker's thread and gives its result."""
+    """`await worker.do(request, asker, work)` runs work(gone) in the worker's thread and gives its result.
+
+    Tabs take turns. A tab's new question supersedes its waiting or running one of the same kind: that is answered with
+    status 409, which a page ignores.
+    """
 
     def __init__(self) -> None:
-        self._jobs: deque[tuple[Work[Any], Gone, Tell]] = deque()
-        self._running: dict[Gone, Tell] = {}
+        self._waiting: Turns[Job] = Turns(MOST_WAITING)
+        self._running: Job | None = None
         self._lock = threading.Condition()  # reentrant: a signal may stop the worker while the same thread holds it
         self.finished = 0
         """Jobs that ran to their end."""
@@ -58,13 +81,12 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether a job waits or runs."""
-        return bool(self._running)
+        return self._running is not None or len(self._waiting) > 0
 
-    async def do(self, request: Request, work: Work[T]) -> T:
+    async def do(self, request: Request, asker: Asker, work: Work[T]) -> T:
         """The result of the work, in its turn; Abandoned as soon as the client is gone."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
-        gone = Gone()
 
         def settle(value: Any, error: BaseException | None) -> None:
             if result.done():
@@ -78,7 +100,8 @@ class Worker:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, value, error)
 
-        self._put(work, gone, tell)
+        job = Job(asker, work, tell)
+        self._put(job)
         leaves = asyncio.ensure_future(_leaving(request))
         waited: set[asyncio.Future[Any]] = {result, leaves}
         try:
@@ -87,49 +110,57 @@ class Worker:
                 raise Abandoned
             return result.result()
         finally:
-            gone.set()
+            self._forget(job)
             leaves.cancel()
             result.cancel()
 
     def stop(self) -> None:
         """Give up every job, so that the process can end."""
         with self._lock:
-            for gone, tell in list(self._running.items()):
-                gone.set()
-                tell(None, Abandoned())
+            while len(self._waiting):
+                self._drop(self._waiting.take(), Abandoned())
+            if self._running is not None:
+                self._running.give_up(Abandoned())
 
-    def _put(self, work: Work[Any], gone: Gone, tell: Tell) -> None:
-        """Into the queue, from which those whose client has gone are taken first."""
+    def _put(self, job: Job) -> None:
         with self._lock:
-            for job in [job for job in self._jobs if job[1].is_set()]:
-                self._jobs.remove(job)
-                self._running.pop(job[1], None)
-                self.abandoned += 1
-            if len(self._jobs) >= MOST_WAITING:
-                raise Refused(503, "the model is busy: try again in a moment")
-            self._jobs.append((work, gone, tell))
-            self._running[gone] = tell
+            superseded, without_room = self._waiting.put(job.asker, job)
+            for other in superseded:
+                self._drop(other, Refused(*SUPERSEDED))
+            for other in without_room:
+                self._drop(other, Refused(503, "the model is busy: try again in a moment"))
+            if self._running is not None and job.asker.supersedes(self._running.asker):
+                self._running.give_up(Refused(*SUPERSEDED))
             self._lock.notify()
 
-    def _ended(self, gone: Gone) -> None:
+    def _forget(self, job: Job) -> None:
+        """Its client has its answer, or has gone."""
         with self._lock:
-            self._running.pop(gone, None)
+            job.gone.set()
+            self.abandoned += self._waiting.remove(job)
+
+    def _drop(self, job: Job, why: BaseException) -> None:
+        """Give up a job that was waiting."""
+        self.abandoned += 1
+        job.give_up(why)
 
     def _work(self) -> None:
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: len(self._jobs) > 0)
-                work, gone, tell = self._jobs.popleft()
+                self._lock.wait_for(lambda: len(self._waiting) > 0)
+                job = self._running = self._waiting.take()
+            value, error = None, None
             try:
-                gone.check()
-                value = work(gone)
-                self.finished += 1
-                self._ended(gone)
-                tell(value, None)
-            except BaseException as error:
+                job.gone.check()
+                value = job.work(job.gone)
+            except BaseException as raised:
+                error = raised
+            with self._lock:
+                self._running = None
+                self.finished += error is None
                 self.abandoned += isinstance(error, Abandoned)
-                self._ended(gone)
-                tell(None, error)
+            job.tell(value, error)
+            del job, value, error  # a result may be large, and the next job may be long in coming
 
 
 async def _leaving(request: Request) -> None:

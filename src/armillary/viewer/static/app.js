@@ -11,6 +11,7 @@ import * as spiral from "./spiral.js";
 import { onChange, restore, set, state } from "./state.js";
 import * as strip from "./strip.js";
 import * as text from "./text.js";
+import { enter } from "./token.js";
 
 const TABS = { head: dossier, text, change: changes, spiral, compare };
 // which parts of the state each tab shows
@@ -26,7 +27,10 @@ let level;
 let typing = null;
 let since = null; // when the user did what is being answered
 
+const exchange = async (code) => (await ask("enter", { code })).token;
+
 async function begin() {
+  await enter(exchange);
   const facts = await ask("start");
   restore(facts);
   if (!facts.measures.some(({ name }) => name === state.colour)) state.colour = facts.measures[0].name;
@@ -151,4 +155,8 @@ function pressed(event) {
   event.preventDefault();
 }
 
+// the printed address, pasted over this page's own
+addEventListener("hashchange", async () => {
+  if (await enter(exchange)) location.reload();
+});
 begin().catch((error) => tellProblem(error.message));

@@ -1,16 +1,20 @@
-// Requests to the server: one JSON object in, one out. The token of the address goes with each, in a header.
+// Requests to the server: one JSON object in, one out, with the token and this page's name in headers.
 
-const token = new URLSearchParams(location.search).get("token") ?? "";
+import { token } from "./token.js";
+
+const tab = Array.from(crypto.getRandomValues(new Uint32Array(4)), (number) => number.toString(36)).join("");
 
 export class Problem extends Error {}
+export class Superseded extends Error {}
 
-// What the server answers; throws Problem with its sentence, or an AbortError when the question was withdrawn.
+// What the server answers; throws Problem with its sentence, an AbortError when the question was withdrawn, Superseded
+// when a newer one of this page took its place.
 export async function ask(name, fields = {}, signal = undefined) {
   let answer;
   try {
     answer = await fetch(`/api/${name}`, {
       method: "POST",
-      headers: { "content-type": "application/json", "x-armillary-token": token },
+      headers: { "content-type": "application/json", "x-armillary-token": token(), "x-armillary-tab": tab },
       body: JSON.stringify(fields),
       signal,
     });
@@ -18,6 +22,7 @@ export async function ask(name, fields = {}, signal = undefined) {
     if (error.name === "AbortError") throw error;
     throw new Problem("The viewer does not answer: was it stopped? Start `armillary view` again.");
   }
+  if (answer.status === 409) throw new Superseded();
   if (!answer.ok) throw new Problem((await answer.text()) || `The viewer answered ${answer.status}.`);
   return unpacked(await answer.json());
 }
@@ -65,7 +70,7 @@ export class Line {
       const answer = await ask(name, fields, mine.signal);
       return this.#current === mine ? answer : null;
     } catch (error) {
-      if (error.name === "AbortError" || this.#current !== mine) return null;
+      if (error.name === "AbortError" || error instanceof Superseded || this.#current !== mine) return null;
       throw error;
     }
   }

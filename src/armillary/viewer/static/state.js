@@ -27,7 +27,7 @@ export function set(changes) {
   const names = Object.keys(changes).filter((name) => JSON.stringify(state[name]) !== JSON.stringify(changes[name]));
   if (!names.length) return;
   Object.assign(state, changes);
-  history.replaceState(null, "", location.pathname + location.search + "#" + written());
+  history.replaceState(null, "", location.pathname + "#" + written());
   for (const listener of listeners) listener(new Set(names));
 }
 
