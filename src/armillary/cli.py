@@ -97,9 +97,9 @@ def main() -> None:
             error.show()
         else:
             _tell(_usage_sentence(error))
-    except SystemExit as ended:  # a second signal may not get in the way of the cleaning up that follows
+    except SystemExit as ended:
         code = ended.code
-        if code == TERMINATED:
+        if code == TERMINATED:  # a second signal may not get in the way of the cleaning up that follows
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if code in (130, TERMINATED):  # Ctrl-C sends the first
         _tell("stopped; what was finished is kept: a scan goes on with --resume, training when started again")
