@@ -1,6 +1,8 @@
 """Text to blocks: nothing lost, nothing mixed, every mistake a sentence."""
 
+import hashlib
 import json
+from os import mkfifo
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from typer.testing import CliRunner
 
 import armillary as arm
+from armillary.cli import app
 from armillary.corpora import folder_names, split_sources
 from armillary.corpus import Blocks, read_blocks, special_tokens, token_blocks
+from armillary.report.sections import provenance_rows
 from armillary.sources import documents
 from conftest import inside_package, shared
 
@@ -149,6 +154,112 @@ class TestSources:
         assert split_sources(str(odd)) == str(odd)
         assert split_sources("x.txt+builtin:code") == ["x.txt", "builtin:code"]
         assert folder_names(["builtin:prose", "data/a.txt", "other/a.md"]) == ["builtin-prose", "a", "a-2"]
+
+
+class TestWhatWasRead:
+    def test_every_source_is_checked_though_the_first_would_do(self, tmp_path: Path) -> None:
+        enough = tmp_path / "a.txt"
+        enough.write_text(words(100))
+        (tmp_path / "empty.txt").touch()
+        (tmp_path / "b.jsonl").write_text('{"body": "a"}')
+        (tmp_path / "b.bin").write_bytes(b"a\0")
+        (tmp_path / "folder").mkdir()
+        mkfifo(tmp_path / "pipe")
+        for name, said in {
+            "nope.txt": "no corpus",
+            "empty.txt": "holds no text",
+            "b.jsonl": "no field 'text'",
+            "nope.jsonl:body": "no file",
+            "b.bin": "is a binary file",
+            "folder": "holds no files",
+            "pipe": "neither a file nor a folder",
+        }.items():
+            with pytest.raises(arm.ArmillaryError, match=said):
+                blocks([enough, tmp_path / name])
+        for name, said in {"builtin:poems": "built in are", "hf:only": "is not hf:NAME", "": "empty name"}.items():
+            with pytest.raises(arm.ArmillaryError, match=said):
+                blocks([enough, name])
+
+    def test_the_record_is_of_the_bytes_that_were_read(self, tmp_path: Path) -> None:
+        texts = {name: words(9, first=i) for i, name in enumerate(("a.txt", "b.txt", "c.txt"))}
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
+        found = blocks([tmp_path / name for name in texts], length=4, sequences=3)
+        read = "".join(list(texts.values())[:2])
+        first, second, third = found.sources
+        assert first["sha256"] == hashlib.sha256(texts["a.txt"].encode()).hexdigest()
+        assert [first["bytes"], second["bytes"], third["bytes"]] == [17, 17, 0]
+        assert first["bytes"] + second["bytes"] == len(read)
+        assert second["files"] == [{"file": "b.txt", "bytes": 17}]
+        assert [one["read"] for one in found.sources] == [True, True, False]
+        assert third["sha256"] is None
+        assert found.notes == (f"{tmp_path / 'c.txt'} was not read: the sources before it filled all 3 blocks",)
+
+    def test_of_a_folder_and_of_a_long_file(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text(words(5))
+        (tmp_path / "b.txt").write_text((words(26) + "\n") * 40_000)  # two pieces
+        whole = (tmp_path / "b.txt").read_bytes()
+        (read,) = blocks(tmp_path, sequences=3).sources
+        assert [one["file"] for one in read["files"]] == ["a.txt", "b.txt"]
+        count = read["files"][1]["bytes"]
+        assert 1_000_000 <= count < len(whole)
+        both = (tmp_path / "a.txt").read_bytes() + whole[:count]
+        assert read["sha256"] == hashlib.sha256(both).hexdigest()
+        assert read["files_read"] == 2
+
+    def test_of_built_in_text_and_json_lines(self, tmp_path: Path) -> None:
+        first = next(documents("builtin:prose"))
+        found = blocks("builtin:prose", vocabulary=29, sequences=1).sources[0]
+        assert found["files"][0] == {"file": first.name, "bytes": len(first.text.encode())}
+        file = tmp_path / "a.jsonl"
+        file.write_text("".join(json.dumps({"text": words(8)}) + "\n" for _ in range(3)))
+        lines = file.read_bytes().splitlines(keepends=True)
+        read = blocks(file).sources[0]
+        assert read["sha256"] == hashlib.sha256(lines[0]).hexdigest()
+
+    def test_the_atlas_says_it_whole_or_in_parts(self, tmp_path: Path) -> None:
+        for name in "ab":
+            (tmp_path / f"{name}.txt").write_text("Give back the list. " * 200)
+        corpus = [tmp_path / "a.txt", tmp_path / "b.txt"]
+        asked = dict(sequences=4, length=16, shard=2, streams=("attention",))
+        atlas = arm.scan(arm.bundled("llama"), corpus, **asked)
+        first, second = atlas.attrs["text"]["sources"]
+        assert first["sha256"] == hashlib.sha256((tmp_path / "a.txt").read_bytes()).hexdigest()
+        assert not second["read"]
+        assert any("b.txt was not read" in note for note in atlas.attrs["notes"])
+        for number in (1, 2):
+            arm.scan_part(arm.bundled("llama"), corpus, part=f"{number}/2", out=tmp_path / str(number), **asked)
+        merged = arm.merge([tmp_path / "1", tmp_path / "2"], out=tmp_path / "merged")
+        assert merged.attrs["text"] == atlas.attrs["text"]
+        told = provenance_rows(atlas)
+        assert "4000 bytes of 1 file" in told["text read, source 1"]
+        assert told["text read, source 2"].endswith("b.txt: not read")
+
+
+class TestCommands:
+    @pytest.mark.parametrize("corpus", ["", " ", "a.txt+", "+a.txt", "a.txt++b.txt", "a.txt+nope.txt"])
+    def test_none_takes_a_corpus_with_a_hole(
+        self, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("a.txt", "b.txt"):
+            (tmp_path / name).write_text("Give back the list. " * 4000)
+        (tmp_path / "run.toml").write_text(
+            f'[data]\ncorpus = "{corpus}"\n[model]\nfamily = "llama"\nwidth = 16\nlayers = 1\nheads = 1\n'
+        )
+        model = str(arm.bundled("llama"))
+        commands = (
+            ["scan", model, "--out", "out", "--corpus", corpus],
+            ["scan", model, "--out", "out", "--corpus", "b.txt", "--corpus", corpus],
+            ["rope", model, "--corpus", corpus],
+            ["train", "run.toml"],
+            ["experiment", "run", "song-norms", "--corpus", corpus, "--model", model],
+        )
+        for command in commands:
+            refused = CliRunner().invoke(app, command).exception
+            assert isinstance(refused, arm.ArmillaryError), command
+            assert "empty" in str(refused) or "nope.txt" in str(refused)
+        assert not (tmp_path / "out").exists()
 
 
 class TestMistakes:

@@ -55,6 +55,7 @@ def write_atlas(
         "versions": versions,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "skipped_blocks": skipped,
+        "text": {"sources": list(blocks.sources)},
         "notes": list(blocks.notes),
     }
     zarr.create_group(part, attributes=attributes)

@@ -3,10 +3,17 @@
 import re
 from pathlib import Path
 
+from armillary.errors import ArmillaryError
+
 
 def split_sources(given: str) -> str | list[str]:
     """'a.txt+b.txt' as two sources, unless a file of that very name exists."""
-    return given if "+" not in given or Path(given).exists() else [part for part in given.split("+") if part]
+    if "+" not in given or Path(given).exists():
+        return given
+    parts = given.split("+")
+    if not all(part.strip() for part in parts):
+        raise ArmillaryError(f"the corpus {given!r} has an empty part: join sources as in a.txt+b.txt")
+    return parts
 
 
 def folder_names(corpora: list[str]) -> list[str]:

@@ -10,9 +10,12 @@ import numpy as np
 from jaxtyping import Int
 
 from armillary.errors import ArmillaryError
-from armillary.sources import Document, Skipped, documents
+from armillary.sources import Document, Skipped, open_sources
 
 Bos = Literal["auto", "always", "never"]
+
+RANDOM = "builtin:random"
+"""The corpus of random tokens."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Blocks:
     documents: tuple[str, ...]
     by_document: bool = False
     notes: tuple[str, ...] = ()
+    sources: tuple[dict[str, Any], ...] = ()
+    """What was read of each source: Source.record."""
 
     @property
     def sha256(self) -> str:
@@ -50,15 +55,13 @@ def read_blocks(
     after the other (with the end-of-text token between them, where there is one) and blocks are cut in order. With
     it, no block mixes two documents, and documents take turns, so that each gives as many blocks as it can.
     """
-    names = [str(source) for source in ([sources] if isinstance(sources, str | Path) else sources)]
-    if not names:
-        raise ArmillaryError("no corpus was given")
+    names = _names(sources)
     if length < 2 or sequences < 1:
         raise ArmillaryError(f"blocks of {length} tokens and {sequences} sequences make no corpus: 2 and 1 at least")
-    if "builtin:random" in names:
-        if len(names) > 1:
-            raise ArmillaryError("builtin:random cannot be mixed with text: scan it on its own")
+    if names == [RANDOM]:
         return random_blocks(length=length, sequences=sequences, vocabulary=vocabulary, seed=seed)
+    skipped = Skipped()
+    opened = open_sources(names, seed=seed, skipped=skipped)
     if tokenizer is None:
         raise ArmillaryError(
             "this model came without a tokenizer, which text needs: give one, or tokens, or builtin:random"
@@ -67,11 +70,10 @@ def read_blocks(
     room = length - len(before) - len(after)
     if room < 1:
         raise ArmillaryError(f"blocks of {length} tokens have no room beside the tokenizer's special tokens: use more")
-    skipped = Skipped()
     texts = (
-        replace(document, name=f"{name}: {document.name}" if len(names) > 1 else document.name)
-        for name in names
-        for document in documents(name, seed=seed, skipped=skipped)
+        replace(document, name=f"{source.name}: {document.name}" if len(opened) > 1 else document.name)
+        for source in opened
+        for document in source.documents()
     )
     tokenised = _tokenised(texts, tokenizer, skipped)
     cut = _by_document if by_document else _packed
@@ -86,7 +88,32 @@ def read_blocks(
             "this tokenizer does not belong to this model"
         )
     document = np.array([order.index(owner) for owner in owners], dtype=np.int64)
-    return Blocks(tokens, document, tuple(order), by_document, tuple(skipped.notes()))
+    records = [source.record() for source in opened]
+    notes = [*skipped.notes(), *_unread(records, sequences)]
+    return Blocks(tokens, document, tuple(order), by_document, tuple(notes), tuple(records))
+
+
+def check_corpus(sources: str | Path | Sequence[str | Path]) -> None:
+    """Raise if a source is not there or is no text; nothing but their beginnings is read."""
+    names = _names(sources)
+    if names != [RANDOM]:
+        open_sources(names)
+
+
+def _names(sources: str | Path | Sequence[str | Path]) -> list[str]:
+    names = [str(source) for source in ([sources] if isinstance(sources, str | Path) else sources)]
+    if RANDOM in names and len(names) > 1:
+        raise ArmillaryError(f"{RANDOM} cannot be mixed with text: scan it on its own")
+    return names
+
+
+def _unread(records: list[dict[str, Any]], sequences: int) -> list[str]:
+    """A sentence about sources that no block is from, because the text before them was enough."""
+    names = [record["source"] for record in records if not record["read"]]
+    if not names:
+        return []
+    were = "were not read: the sources before them" if len(names) > 1 else "was not read: the sources before it"
+    return [f"{', '.join(names)} {were} filled all {sequences} blocks"]
 
 
 def token_blocks(tokens: Any, vocabulary: int) -> Blocks:

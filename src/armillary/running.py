@@ -225,6 +225,7 @@ def write_blocks(place: ScanFolder, blocks: Blocks, first: int, last: int) -> No
         "document": torch.from_numpy(blocks.document[first:last].copy()),
     }
     about = {"documents": blocks.documents, "by_document": blocks.by_document, "notes": blocks.notes}
+    about |= {"sources": blocks.sources}
     write_with_checksum(place.work / "blocks", Packed(kept).pieces())
     write_with_checksum(place.work / "documents", [json.dumps(about).encode()])
 
@@ -240,4 +241,11 @@ def read_blocks_of(places: list[ScanFolder]) -> Blocks:
         about = json.loads(told)
     assert about is not None
     tokens, document = (torch.cat([one[name] for one in found]).numpy() for name in ("tokens", "document"))
-    return Blocks(tokens, document, tuple(about["documents"]), about["by_document"], tuple(about["notes"]))
+    return Blocks(
+        tokens,
+        document,
+        tuple(about["documents"]),
+        about["by_document"],
+        tuple(about["notes"]),
+        tuple(about["sources"]),
+    )

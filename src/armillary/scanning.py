@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from armillary.atlas import Atlas, open_atlas
-from armillary.corpus import Blocks, read_blocks, token_blocks
+from armillary.corpus import Blocks, check_corpus, read_blocks, token_blocks
 from armillary.engines import opened
 from armillary.engines.engine import Engine
 from armillary.engines.scan_job import Facts, ScanJob
@@ -105,8 +105,10 @@ def _run(
     engine: tuple[str | Engine, int, int | None, str | None],
     settings: dict[str, Any],
 ) -> Iterator[Run]:
-    """The scan, with its workers started; a mistake in the settings is told before a large model is loaded."""
+    """The scan, with its workers started; a mistake in settings or corpus is told before a large model is loaded."""
     _settings(settings, corpus, None)
+    if not isinstance(corpus, Tensor | np.ndarray):
+        check_corpus(corpus)
     with opened(*engine) as workers:
         facts = workers.start(job)
         if tokenizer is None and isinstance(job.model, str | Path) and needs_tokenizer(corpus):

@@ -1,23 +1,27 @@
-"""Where text comes from: built-in prose and code, files, folders, JSON lines, Hugging Face data sets."""
+"""Where text comes from: built-in prose and code, files, folders, JSON lines, Hugging Face data sets.
 
-import ast
+A source is checked when it is opened, whether or not it is read afterwards, and keeps a record of what was read.
+"""
+
 import hashlib
 import json
-import os
-import sys
-import sysconfig
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
+from armillary.builtin_text import KINDS, builtin_documents
 from armillary.errors import ArmillaryError
 
 PIECE = 1_000_000
 """A long file is read in pieces of about this many bytes, cut at the end of a line."""
 
-SHORTEST = 500
-"""Built-in documents of fewer characters say nothing (generated tables, empty packages) and are left out."""
+LOOKED_AT = 65_536
+"""A file that holds a zero byte among so many of its first is not text."""
+
+NAMED = 1000
+"""The record of a source names so many of its files."""
 
 
 @dataclass(frozen=True)
@@ -47,55 +51,135 @@ class Skipped:
         return found
 
 
-def documents(source: str, *, seed: int = 0, skipped: Skipped | None = None) -> Iterator[Document]:
-    """The documents of a source, in an order that depends on nothing but the source (and, built-in, the seed)."""
-    skipped = Skipped() if skipped is None else skipped
+class Source:
+    """A source whose name, place and format were checked; its record says what was read of it so far."""
+
+    def __init__(self, name: str, *, seed: int = 0, skipped: Skipped | None = None) -> None:
+        self.name = name
+        self._skipped = Skipped() if skipped is None else skipped
+        self._bytes: dict[str, int] = {}
+        self._digest = hashlib.sha256()
+        self._read = _opened(name, seed)
+
+    def documents(self) -> Iterator[Document]:
+        """The documents, in an order that depends on nothing but the source (and, built-in, the seed)."""
+        return self._read(self._take, self._skipped)
+
+    def _take(self, file: str, data: bytes) -> None:
+        self._bytes[file] = self._bytes.get(file, 0) + len(data)
+        self._digest.update(data)
+
+    def record(self) -> dict[str, Any]:
+        """What was read: files with their bytes, and the SHA-256 of all these bytes, one file after the other.
+
+        Of a file the bytes are those on disk from its beginning; of built-in text and data sets those of the text.
+        """
+        files = [{"file": name, "bytes": count} for name, count in self._bytes.items()]
+        return {
+            "source": self.name,
+            "read": bool(self._bytes),
+            "files": files[:NAMED],
+            "files_read": len(files),
+            "bytes": sum(self._bytes.values()),
+            "sha256": self._digest.hexdigest() if self._bytes else None,
+        }
+
+
+def open_sources(
+    given: str | Path | Iterable[str | Path], *, seed: int = 0, skipped: Skipped | None = None
+) -> list[Source]:
+    """One or several sources, each checked now."""
+    names = [given] if isinstance(given, str | Path) else list(given)
+    if not names:
+        raise ArmillaryError("no corpus was given")
+    return [Source(str(name), seed=seed, skipped=skipped) for name in names]
+
+
+def documents(given: str | Path | Iterable[str | Path], *, seed: int = 0) -> Iterator[Document]:
+    """The documents of one or several sources, all of which are checked before the first is read."""
+    return chain.from_iterable([source.documents() for source in open_sources(given, seed=seed)])
+
+
+Take = Callable[[str, bytes], None]
+"""Told the file and its bytes as they are read."""
+
+Read = Callable[[Take, Skipped], Iterator[Document]]
+
+
+def _opened(source: str, seed: int) -> Read:
+    """How to read the source, after a look at it."""
+    if not source.strip():
+        raise ArmillaryError(
+            "a corpus has an empty name: give a text file, a folder (. for this one), a .jsonl file, builtin:prose, ..."
+        )
     if source.startswith("builtin:"):
-        yield from _builtin(source, seed)
-    elif source.startswith("hf:"):
-        yield from _hugging_face(source)
-    else:
-        yield from _from_disk(source, skipped)
+        kind = source.removeprefix("builtin:")
+        if kind not in KINDS:
+            raise ArmillaryError(f"there is no {source!r}: built in are builtin:prose, builtin:code and builtin:random")
+        return lambda take, skipped: _builtin(kind, seed, take)
+    return _opened_data_set(source) if source.startswith("hf:") else _opened_place(source)
 
 
-def _from_disk(source: str, skipped: Skipped) -> Iterator[Document]:
+def _opened_place(source: str) -> Read:
+    """A file or a folder."""
     path, _, text_field = source.rpartition(".jsonl:")
-    if path:
-        yield from _json_lines(Path(path + ".jsonl"), text_field, skipped)
-        return
-    place = Path(source).expanduser()
+    place = Path(f"{path}.jsonl" if path else source).expanduser()
     if not place.exists():
+        if path:
+            raise ArmillaryError(f"there is no file {place}")
         raise ArmillaryError(
             f"there is no corpus {source!r}: give a text file, a folder, a .jsonl file, builtin:prose, builtin:code, "
             "builtin:random or hf:NAME:SPLIT:FIELD"
         )
     if place.is_dir():
-        before = len(skipped.binary_files)
-        files = sorted(file for file in place.rglob("*") if file.is_file())
-        if not files:
-            raise ArmillaryError(f"the folder {source} holds no files")
-        for file in files:
-            yield from _text_file(file, str(file.relative_to(place)), skipped)
-        if len(skipped.binary_files) - before == len(files):
-            raise ArmillaryError(f"the folder {source} holds no text, only {len(files)} binary files")
-    elif place.suffix == ".jsonl":
-        yield from _json_lines(place, "text", skipped)
-    else:
-        before = len(skipped.binary_files)
-        yield from _text_file(place, place.name, skipped)
-        if len(skipped.binary_files) > before:
-            raise ArmillaryError(f"{source} is a binary file: a corpus is text")
+        files = _files(place)
+        return lambda take, skipped: _folder(place, files, take, skipped)
+    if not place.is_file():
+        raise ArmillaryError(f"{source} is neither a file nor a folder: write its text into a file first")
+    if place.stat().st_size == 0:
+        raise ArmillaryError(f"the corpus {source} holds no text: it is an empty file")
+    if path or place.suffix == ".jsonl":
+        chosen = text_field if path else "text"
+        next(_json_lines(place, chosen, lambda file, data: None, Skipped()), None)  # its first record, or an error
+        return lambda take, skipped: _json_lines(place, chosen, take, skipped)
+    if _is_binary(place):
+        raise ArmillaryError(f"{source} is a binary file: a corpus is text")
+    return lambda take, skipped: _text_file(place, place.name, take, skipped)
 
 
-def _text_file(file: Path, name: str, skipped: Skipped) -> Iterator[Document]:
+def _files(folder: Path) -> list[Path]:
+    """All files in a folder, of which one at least is text."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    if not files:
+        raise ArmillaryError(f"the folder {folder} holds no files")
+    if all(_is_binary(file) for file in files):
+        raise ArmillaryError(f"the folder {folder} holds no text, only {len(files)} binary files")
+    return files
+
+
+def _is_binary(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return b"\0" in opened.read(LOOKED_AT)
+    except OSError as error:
+        raise ArmillaryError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _folder(folder: Path, files: list[Path], take: Take, skipped: Skipped) -> Iterator[Document]:
+    for file in files:
+        yield from _text_file(file, str(file.relative_to(folder)), take, skipped)
+
+
+def _text_file(file: Path, name: str, take: Take, skipped: Skipped) -> Iterator[Document]:
     """The file's text; a file of many megabytes as several documents of the same name."""
     try:
         with file.open("rb") as opened:
             while piece := opened.read(PIECE):
                 piece += opened.readline()
-                if b"\0" in piece[:65536]:
+                if b"\0" in piece[:LOOKED_AT]:
                     skipped.binary_files.append(name)
                     return
+                take(name, piece)
                 text = piece.decode("utf-8", errors="ignore")
                 skipped.undecodable_bytes += len(piece) - len(text.encode("utf-8"))
                 yield Document(name, text)
@@ -103,11 +187,14 @@ def _text_file(file: Path, name: str, skipped: Skipped) -> Iterator[Document]:
         raise ArmillaryError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _json_lines(file: Path, text_field: str, skipped: Skipped) -> Iterator[Document]:
-    if not file.is_file():
-        raise ArmillaryError(f"there is no file {file}")
-    with file.open("rb") as opened:
+def _json_lines(file: Path, text_field: str, take: Take, skipped: Skipped) -> Iterator[Document]:
+    try:
+        opened = file.open("rb")
+    except OSError as error:
+        raise ArmillaryError(f"{file} cannot be read: {error.strerror}") from error
+    with opened:
         for number, raw in enumerate(opened, 1):
+            take(file.name, raw)
             line = raw.decode("utf-8", errors="ignore")
             skipped.undecodable_bytes += len(raw) - len(line.encode("utf-8"))
             if not line.strip():
@@ -115,9 +202,9 @@ def _json_lines(file: Path, text_field: str, skipped: Skipped) -> Iterator[Docum
             try:
                 record = json.loads(line)
                 text = record[text_field]
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ArmillaryError(f"line {number} of {file} is not JSON: {error}") from error
-            except (KeyError, TypeError) as error:
+            except (KeyError, TypeError, IndexError) as error:
                 raise ArmillaryError(
                     f"line {number} of {file} has no field {text_field!r}: name the field as {file}:FIELD"
                 ) from error
@@ -127,76 +214,41 @@ def _json_lines(file: Path, text_field: str, skipped: Skipped) -> Iterator[Docum
             yield Document(f"{file.name} line {number}", str(text))
 
 
-def _hugging_face(source: str) -> Iterator[Document]:
+def _opened_data_set(source: str) -> Read:
     """hf:NAME[:config]:SPLIT:FIELD, streamed; a document per row."""
+    parts = source.split(":")[1:]
+    if len(parts) not in (3, 4) or not all(parts):
+        raise ArmillaryError(f"{source!r} is not hf:NAME:SPLIT:FIELD or hf:NAME:config:SPLIT:FIELD")
     try:
         import datasets
     except ImportError as error:
         raise ArmillaryError(f"{source} needs the package datasets: pip install 'armillary[hf]'") from error
-    parts = source.split(":")[1:]
-    if len(parts) not in (3, 4) or not all(parts):
-        raise ArmillaryError(f"{source!r} is not hf:NAME:SPLIT:FIELD or hf:NAME:config:SPLIT:FIELD")
-    name, config, split, text_field = parts if len(parts) == 4 else (parts[0], None, *parts[1:])
+    name, split, text_field = parts[0], parts[-2], parts[-1]
+    config = parts[1] if len(parts) == 4 else None
     try:
-        rows = datasets.load_dataset(name, config, split=split, streaming=True)
+        rows = iter(datasets.load_dataset(name, config, split=split, streaming=True))
+        first = list(islice(rows, 1))
     except Exception as error:
         raise ArmillaryError(f"{source} cannot be opened: {str(error).splitlines()[0]}") from error
-    for number, row in enumerate(rows):
-        if text_field not in row:
-            raise ArmillaryError(f"the rows of {name} have no field {text_field!r}: they have {', '.join(sorted(row))}")
-        yield Document(f"row {number}", str(row[text_field]))
+    if first:
+        _text_of(first[0], name, text_field)
+
+    def read(take: Take, skipped: Skipped) -> Iterator[Document]:
+        for number, row in enumerate(chain(first, rows)):
+            text = _text_of(row, name, text_field)
+            take(name, text.encode("utf-8", errors="replace"))
+            yield Document(f"row {number}", text)
+
+    return read
 
 
-def _builtin(source: str, seed: int) -> Iterator[Document]:
-    kind = source.removeprefix("builtin:")
-    readers: dict[str, Callable[[Path], str]] = {"prose": _docstrings, "code": lambda file: _source_text(file)}
-    if kind not in readers:
-        raise ArmillaryError(f"there is no {source!r}: built in are builtin:prose, builtin:code and builtin:random")
-    modules = _standard_library()
-    if kind == "prose":
-        modules["pydoc_data.topics"] = None
-    for name in sorted(modules, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest()):
-        file = modules[name]
-        text = _topics() if file is None else readers[kind](file)
-        if len(text) >= SHORTEST:
-            yield Document(name, text)
+def _text_of(row: dict[str, Any], name: str, text_field: str) -> str:
+    if text_field not in row:
+        raise ArmillaryError(f"the rows of {name} have no field {text_field!r}: they have {', '.join(sorted(row))}")
+    return str(row[text_field])
 
 
-def _standard_library() -> dict[str, Path | None]:
-    """The files of Python's own library by module name, without its tests and its editor."""
-    root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "pydoc_data", "lib2to3"}
-    found: dict[str, Path | None] = {}
-    for folder, inside, files in os.walk(root):
-        inside[:] = [name for name in inside if name not in left_out]  # installed packages are many: not entered
-        package = Path(folder).relative_to(root).parts
-        found |= {".".join((*package, file[:-3])): Path(folder) / file for file in files if file.endswith(".py")}
-    return found
-
-
-def _topics() -> str:
-    from pydoc_data import topics
-
-    return "\n\n".join(text for _, text in sorted(topics.topics.items()))
-
-
-def _source_text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="ignore")
-
-
-def _docstrings(file: Path) -> str:
-    """The docstrings of a module, its classes and its functions, in order, one paragraph apart."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(_source_text(file))
-    except (SyntaxError, ValueError):
-        return ""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
-    return "\n\n".join(text for text in found if text and len(text) > 40)
-
-
-def python_version() -> str:
-    """The version whose library the built-in corpora are."""
-    return ".".join(map(str, sys.version_info[:3]))
+def _builtin(kind: str, seed: int, take: Take) -> Iterator[Document]:
+    for name, text in builtin_documents(kind, seed):
+        take(name, text.encode("utf-8", errors="replace"))
+        yield Document(name, text)

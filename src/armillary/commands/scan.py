@@ -59,6 +59,7 @@ def scan(
 ) -> None:
     """Run text through a model and keep what its attention does, in a folder that other commands read."""
     from armillary.corpora import folder_names, split_sources
+    from armillary.corpus import check_corpus
     from armillary.engines import ENGINES, opened
     from armillary.progress import ScanBar
     from armillary.scanning import scan as run_scan
@@ -72,6 +73,8 @@ def scan(
     one_of("--when-nan", when_nan, ("stop", "skip"))
     chosen = corpus or ["builtin:prose"]
     places = [out] if len(chosen) == 1 else [out / name for name in folder_names(chosen)]
+    for source in chosen if len(chosen) > 1 else ():
+        check_corpus(split_sources(source))  # all of them before the first is scanned
     kept: dict[str, Any] = {} if streams is None else {"streams": tuple(name.strip() for name in streams.split(","))}
     with opened(engine, workers, threads, address) as started:  # the model is loaded once for all corpora
         for source, place in zip(chosen, places, strict=True):

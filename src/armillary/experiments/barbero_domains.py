@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from armillary.experiments.barbero_frequencies import PAPER, SMALL, short
 from armillary.experiments.experiment import Experiment, Outcome, Settings, sized
-from armillary.experiments.material import atlas_of, corpora, models
+from armillary.experiments.material import WRITTEN, atlas_of, corpora, models
 from armillary.figures.style import heat, styled
 from armillary.files import write_atomically
 from armillary.lenses.rotary import frequency_table
@@ -24,7 +24,7 @@ def domains(settings: Settings) -> Outcome:
     chosen = SMALL if settings.small else PAPER
     written = _additions(settings)
     texts = corpora(settings, (*chosen.text, *chosen.domains), (*chosen.text, *chosen.domains))
-    texts = {name: str(written) if place == "additions" else place for name, place in texts.items()}
+    texts = {name: str(written) if place == WRITTEN else place for name, place in texts.items()}
     options = dict(length=chosen.length, sequences=chosen.domain_sequences, streams=("attention", "chunks"))
     rows, usage, claims = [], {}, []
     for model, place in models(settings, chosen.models, chosen.models).items():

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from armillary.atlas import Atlas, open_atlas
+from armillary.corpora import split_sources
+from armillary.corpus import check_corpus
 from armillary.errors import ArmillaryError
 from armillary.experiments.experiment import Settings
 from armillary.scanning import scan
 from armillary.training.bundled import bundled
 from armillary.training.config import RunConfig
 from armillary.training.run import train_run
+
+WRITTEN = "additions"
+"""A text that an experiment writes itself."""
 
 BUNDLED = {"bundled-llama": "llama", "bundled-gpt2": "gpt2"}
 
@@ -58,6 +63,9 @@ def corpora(settings: Settings, small: tuple[str, ...], paper: tuple[str, ...]) 
             found[corpus.removeprefix("shared:corpora/")] = str(place)
     if not found:
         raise ArmillaryError(f"none of the texts of this experiment is here: {', '.join(chosen)}")
+    for corpus in settings.corpora:
+        if corpus != WRITTEN and not corpus.startswith("shared:"):
+            check_corpus(split_sources(corpus))  # a mistake is told before hours of work
     return found
 
 
@@ -67,7 +75,7 @@ def atlas_of(settings: Settings, model: str, corpus: str, **options: Any) -> Atl
     folder = settings.work / "atlases" / f"{Path(model).name}-{key}"
     if not (folder / "atlas.zarr").exists():
         settings.say(f"scanning {Path(model).name} on {corpus}")
-        scan(model, corpus, out=folder, resume=(folder / "scan.json").exists(), **options)
+        scan(model, split_sources(corpus), out=folder, resume=(folder / "scan.json").exists(), **options)
     return open_atlas(folder)
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -108,9 +107,7 @@ def language_model(settings: Settings, size: Size, position: Position, seed: int
 
 def _characters_of(settings: Settings, corpus: str) -> Path:
     """A tokenizer of the characters of a text, in a folder."""
-    sources = split_sources(corpus)
-    named = [sources] if isinstance(sources, str) else sources
-    found = sorted({c for text in chain.from_iterable(documents(source) for source in named) for c in text.text})
+    found = sorted({c for text in documents(split_sources(corpus)) for c in text.text})
     characters = "".join(c for c in found if c != END_OF_TEXT) + END_OF_TEXT
     key = hashlib.sha256(characters.encode()).hexdigest()[:8]
     folder = settings.work / "tokenizers" / f"characters-{key}"

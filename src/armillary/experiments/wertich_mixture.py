@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from armillary.anatomy.adapter import adapter_for
 from armillary.anatomy.source import describe
+from armillary.corpora import split_sources
 from armillary.errors import ArmillaryError
 from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, ordered
 from armillary.experiments.material import corpora, models
@@ -125,7 +126,7 @@ def _similarities(h: Float[Tensor, "sequence position width"], layer: int, skip:
 def blocks(tokenizer: Any, source: str, count: int, length: int) -> Int[Tensor, "text token"]:
     """The first `length` tokens of the first `count` documents that have as many."""
     found: list[list[int]] = []
-    for document in documents(source):
+    for document in documents(split_sources(source)):
         tokens = tokenizer(document.text[: 20 * length], verbose=False)["input_ids"][:length]
         if len(tokens) == length:
             found.append(tokens)

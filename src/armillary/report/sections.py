@@ -224,12 +224,21 @@ def provenance_rows(atlas: "Atlas") -> dict[str, str]:
     attributes = atlas.attrs
     rows: dict[str, Any] = {f"model {key}": value for key, value in attributes["model"].items()}
     rows |= {f"corpus {key}": value for key, value in attributes["corpus"].items()}
+    for number, read in enumerate(attributes.get("text", {}).get("sources", []), 1):
+        rows[f"text read, source {number}"] = _what_was_read(read)
     rows |= {key.replace("_", " "): value for key, value in attributes["settings"].items()}
     rows |= {f"version of {key}": value for key, value in attributes["versions"].items()}
     rows["finished"] = attributes.get("finished", "")
     rows["blocks skipped"] = attributes.get("skipped_blocks") or "none"
     rows["notes"] = attributes.get("notes") or "none"
     return {key: _written(value) for key, value in rows.items()}
+
+
+def _what_was_read(record: dict[str, Any]) -> str:
+    if not record["read"]:
+        return f"{record['source']}: not read"
+    files = f"{record['files_read']} file{'' if record['files_read'] == 1 else 's'}"
+    return f"{record['source']}: {record['bytes']} bytes of {files}, SHA-256 {record['sha256']}"
 
 
 def _written(value: Any) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from jaxtyping import Integer
 
-from armillary.sources import documents, python_version
+from armillary.builtin_text import python_version
+from armillary.sources import documents
 from armillary.training.loop import Part, TrainSettings, mean_loss, train
 
 VOCABULARY = 2048

@@ -15,7 +15,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +204,7 @@ def read_text(config: RunConfig) -> Text:
     rows: list[int] = []
     if config.data.corpus == "builtin:random":
         raise ArmillaryError("there is nothing to learn from builtin:random: give text")
-    sources = split_sources(config.data.corpus)
-    texts = chain.from_iterable(documents(source) for source in ([sources] if isinstance(sources, str) else sources))
-    for count, document in enumerate(texts):
+    for count, document in enumerate(documents(split_sources(config.data.corpus))):
         if config.data.documents is not None and count >= config.data.documents:
             break
         rows += [
