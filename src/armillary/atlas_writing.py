@@ -55,8 +55,6 @@ def write_atlas(
         "versions": versions,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "skipped_blocks": skipped,
-        "text": {"sources": list(blocks.sources)},
-        "notes": list(blocks.notes),
     }
     zarr.create_group(part, attributes=attributes)
     at_hand: dict[str, xr.Dataset] = {}

@@ -76,7 +76,7 @@ class Run:
                 place.write_merged(len(shards), merged)
                 merged |= self._further_rounds(place, passes, merged, shards)
             try:
-                write_atlas(place, shards, merged, anatomy, self.blocks, description, versions())
+                write_atlas(place, shards, merged, anatomy, self.blocks, {**description, **self._about()}, versions())
             except OSError as error:
                 shutil.rmtree(place.work / "atlas.zarr", ignore_errors=True)
                 raise ArmillaryError(write_problem(place.atlas, error)) from error
@@ -99,17 +99,23 @@ class Run:
     def _tell(self, shards: list[Shard], done: int) -> None:
         tokens = (shards[-1].last - shards[0].first) * self.blocks.tokens.shape[1]
         self.progress.begin(len(shards), done, tokens)
-        missing = self.facts.anatomy.missing
-        for note in (*self.blocks.notes, *self._notes(), *([missing] if missing else [])):
-            self.progress.note(note)
+        for note in (*self.notes(), self.facts.anatomy.missing):
+            if note:
+                self.progress.note(note)
 
-    def _notes(self) -> list[str]:
-        count = len(self.blocks.tokens)
-        if count >= FEW:
-            return []
-        return [
-            f"{count} sequences are few: means by position then hold content too, and positional shares are too large"
-        ]
+    def notes(self) -> list[str]:
+        """What a reader of the numbers should know of the text."""
+        count, length = self.blocks.tokens.shape
+        few = f"{count} sequences are few: means by position then hold content too, and positional shares are too large"
+        long = self.facts.anatomy.too_long(length)
+        return [*self.blocks.notes, *([few] if count < FEW else []), *([long] if long else [])]
+
+    def _about(self) -> dict[str, Any]:
+        """Where the text comes from, and how it suits the model."""
+        length, made_for = self.blocks.tokens.shape[1], self.facts.anatomy.max_positions
+        beyond = made_for is not None and length > made_for
+        text = {"sources": list(self.blocks.sources), "made_for": made_for, "longer_than_made_for": beyond}
+        return {"text": text, "notes": self.notes()}
 
     def _passes(self, place: ScanFolder, shards: list[Shard], first: dict[str, Stream], anatomy: Anatomy) -> list[Pass]:
         """The rounds after the first, on blocks that gave numbers."""

@@ -179,6 +179,15 @@ class Anatomy:
                 f"cut the text to {self.max_positions} tokens"
             )
 
+    def too_long(self, tokens: int) -> str:
+        """A sentence if a text of `tokens` tokens is longer than the model was made for, though it can run; else ''."""
+        if self.max_positions is None or tokens <= self.max_positions:
+            return ""
+        return (
+            f"texts of {tokens} tokens are longer than the {self.max_positions} positions that this {self.family} "
+            "model was made for: what its heads do there says little of what they learned"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         plain = _plain(self)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from armillary.commands.options import AsJson, Model, TrustRemoteCode, numbers, print_json, read_text
+from armillary.commands.options import AsJson, Model, TrustRemoteCode, numbers, print_json, read_text, say_if_too_long
 from armillary.errors import ArmillaryError
 
 
@@ -163,6 +163,7 @@ def _try_out(
     from armillary import tables
     from armillary.interventions.trial import trial
 
+    say_if_too_long(model, tokenizer, text, generate)
     found = trial(model, tokenizer, text, change, generate=generate)
     layers = found.layers()
     if as_json:

@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from armillary.commands.options import AsJson, Html, Model, TrustRemoteCode, numbers, one_of, print_json, read_text
+from armillary.commands.options import (
+    AsJson,
+    Html,
+    Model,
+    TrustRemoteCode,
+    numbers,
+    one_of,
+    print_json,
+    read_text,
+    say_if_too_long,
+)
 
 
 def map_attention(
@@ -36,9 +46,12 @@ def map_attention(
     one_of("--level", level, ("word", "token"))
     one_of("--weights", head_weights, ("plain", "output"))
     prompt = read_text(text, prompt_file)
+    loaded = load(model, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    say_if_too_long(loaded, tokenizer, prompt)
     found = attention_map(
-        load(model, trust_remote_code=trust_remote_code),
-        load_tokenizer(model, trust_remote_code=trust_remote_code),
+        loaded,
+        tokenizer,
         prompt,
         level=level,  # type: ignore[arg-type]
         layers=numbers("--layers", layers),

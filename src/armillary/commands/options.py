@@ -55,6 +55,15 @@ def numbers(option: str, given: str | None) -> list[int] | None:
     return found
 
 
+def say_if_too_long(model: Any, tokenizer: Any, text: str, more: int = 0) -> None:
+    """A note on standard error if the text, and `more` tokens that follow it, are more than the model was made for."""
+    from armillary.anatomy import describe
+
+    said = describe(model).too_long(len(tokenizer(text, verbose=False)["input_ids"]) + more)
+    if said:
+        typer.echo(said, err=True)
+
+
 def read_text(text: str | None, file: Path | None) -> str:
     """The text that was given, or that of the file; exactly one of them."""
     if (text is None) == (file is None):

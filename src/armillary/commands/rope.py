@@ -4,7 +4,16 @@ from typing import Annotated
 
 import typer
 
-from armillary.commands.options import AsJson, Folder, Html, Model, OneLayer, TrustRemoteCode, print_json
+from armillary.commands.options import (
+    AsJson,
+    Folder,
+    Html,
+    Model,
+    OneLayer,
+    TrustRemoteCode,
+    print_json,
+    say_if_too_long,
+)
 from armillary.errors import ArmillaryError
 
 
@@ -83,6 +92,7 @@ def frequencies(
             source = model or atlas.attrs["model"]["name"]
             loaded = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
             tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+            say_if_too_long(loaded, tokenizer, text)
             used = lens.token_frequencies(loaded, tokenizer, at, number, text)
             lengths = {"lengths of q": used.q, "lengths of k": used.k}
             drawn.insert(0, figures.token_usage(lengths, list(used.tokens), f"Head {head}, token by token"))

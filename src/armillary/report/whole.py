@@ -62,7 +62,11 @@ def size(atlas: "Atlas") -> str:
     said = f"{atlas.attrs['model'].get('family') or 'unknown family'}, {len(anatomy['layers'])} layers of {heads} heads"
     if anatomy.get("d_model"):
         said += f", width {anatomy['d_model']}"
-    return said + (f"; {settings['sequences']} texts of {settings['length']} tokens" if settings["streams"] else "")
+    if not settings["streams"]:
+        return said
+    text = atlas.attrs.get("text", {})
+    beyond = f", longer than the {text['made_for']} that it was made for" if text.get("longer_than_made_for") else ""
+    return f"{said}; {settings['sequences']} texts of {settings['length']} tokens{beyond}"
 
 
 def encodings(atlas: "Atlas") -> list[str]:
