@@ -70,6 +70,24 @@ class TestResume:
         with pytest.raises(arm.ArmillaryError, match="holds other files"):
             train_run(chosen, tmp_path / "full")
 
+    def test_two_runs_into_one_folder(self, tmp_path: Path) -> None:
+        chosen, refused = config(tmp_path), []
+
+        def intrude(step: int, loss: float) -> None:
+            with pytest.raises(arm.ArmillaryError, match="another training run is writing"):
+                train_run(chosen, tmp_path / "run")
+            refused.append(step)
+
+        train_run(chosen, tmp_path / "run", intrude)
+        assert refused == list(range(8))
+        assert read_run(tmp_path / "run").loss["step"].tolist() == list(range(8))
+
+    def test_a_run_that_cannot_start_leaves_nothing(self, tmp_path: Path) -> None:
+        chosen = config(tmp_path, data=dict(corpus=str(tmp_path / "nothing.txt")))
+        with pytest.raises(arm.ArmillaryError, match=r"nothing\.txt"):
+            train_run(chosen, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
 
 @pytest.mark.parametrize(("family", "position"), SCHEMES)
 def test_every_position_scheme_trains_loads_and_verifies(tmp_path: Path, family: str, position: str) -> None:

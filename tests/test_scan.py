@@ -1,5 +1,6 @@
 """Scans: right numbers, whatever happens to the process; the same numbers, however it is cut up."""
 
+import errno
 import os
 import random
 import shutil
@@ -263,11 +264,10 @@ class TestSameBits:
         damaged.write_bytes(data)
         assert_identical(whole, arm.scan(model, TOKENS, out=tmp_path / "a", resume=True, **IN_SHARDS))
 
-    def test_a_full_disk_loses_no_finished_shard(self, tmp_path: Path) -> None:
-        class FillDisk(Progress):
-            def shard_done(self, shard: Shard) -> None:
-                if shard.index == 2:
-                    (tmp_path / "a" / "work" / ".shard-00004.part").symlink_to("/dev/full")
+    def test_a_full_disk_loses_no_finished_shard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(file: int) -> None:
+            if "shard-00004" in os.readlink(f"/proc/self/fd/{file}"):
+                raise OSError(errno.ENOSPC, "No space left on device")
 
         class Count(Progress):
             computed = 0
@@ -276,8 +276,10 @@ class TestSameBits:
                 self.computed += 1
 
         model, count = sample_model("llama"), Count()
-        with pytest.raises(arm.ArmillaryError, match=r"no space left.*shard-00004"):
-            arm.scan(model, TOKENS, out=tmp_path / "a", progress=FillDisk(), **IN_SHARDS)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(arm.ArmillaryError, match=r"no space left.*shard-00004"):
+                arm.scan(model, TOKENS, out=tmp_path / "a", **IN_SHARDS)
         resumed = arm.scan(model, TOKENS, out=tmp_path / "a", resume=True, progress=count, **IN_SHARDS)
         assert count.computed == 12 - 4
         assert_identical(arm.scan(model, TOKENS, **IN_SHARDS), resumed)

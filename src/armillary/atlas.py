@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from armillary.errors import ArmillaryError
+from armillary.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +99,7 @@ class Atlas:
         return self._export(folder, "parquet")
 
     def _export(self, folder: str | Path, kind: str) -> list[Path]:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(folder))
         written = []
         tables = {"layers": self.layers, "heads": self.heads}
         if self.has("tables/matrices"):
@@ -106,14 +107,15 @@ class Atlas:
         for name, table in tables.items():
             path = Path(folder) / f"{name}.{kind}"
             if kind == "csv":
-                table.to_csv(path, index=False)
+                data = table.to_csv(index=False).encode()
             else:
                 try:
-                    table.to_parquet(path, index=False)
+                    data = table.to_parquet(index=False)
                 except ImportError as error:
                     raise ArmillaryError(
                         "Parquet needs the package pyarrow: pip install 'armillary[parquet]'"
                     ) from error
+            write_atomically(path, data)
             written.append(path)
         return written
 

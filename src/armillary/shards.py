@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
@@ -25,9 +24,9 @@ from armillary.files import (
     read_checked,
     remove_with_checksum,
     write_atomically,
-    write_problem,
     write_with_checksum,
 )
+from armillary.folder_lock import FolderLock
 from armillary.numerals import whole_number
 from armillary.packing import Data, Packed, pieces, unpack
 from armillary.streams import Stream
@@ -90,30 +89,18 @@ class ScanFolder:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.work = out / "work"
         self.atlas = out / "atlas.zarr"
-        self._lock = FileLock(self.work / "lock", timeout=0)
+        self._lock = FolderLock(out, "scan")
+        self.work = self._lock.work
 
     def __enter__(self) -> "ScanFolder":
-        if self.out.exists() and not self.out.is_dir():
-            raise ArmillaryError(f"{self.out} is a file: --out names a folder")
-        try:
-            self.work.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-        except Timeout as error:
-            raise ArmillaryError(
-                f"another scan is writing to {self.out}: wait for it, or choose another --out"
-            ) from error
-        except OSError as error:
-            raise ArmillaryError(write_problem(self.out, error)) from error
+        self._lock.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.atlas.exists() or not any(path.name != "lock" for path in self.work.iterdir()):
-            shutil.rmtree(self.work, ignore_errors=True)
-            if not any(self.out.iterdir()):
-                self.out.rmdir()
-        self._lock.release()
+        if self.atlas.exists():
+            self._lock.remove_work()
+        self._lock.__exit__(*exception)
 
     def begin(self, description: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
         """Start a scan here, or go on with the one that was interrupted; refuse to mix two.
@@ -128,10 +115,10 @@ class ScanFolder:
                 raise ArmillaryError(
                     f"{self.out} holds a finished atlas: choose another --out, or replace it with --overwrite"
                 )
-            shutil.rmtree(self.atlas)
-            self._clear()
+            self.atlas.replace(self.work / "replaced.zarr")  # gone at once: a kill leaves no half of it
+            self.clear()
         elif record.exists() and overwrite:
-            self._clear()
+            self.clear()
         elif record.exists() and not resume:
             raise ArmillaryError(
                 f"{self.out} holds an unfinished scan: --resume goes on with it, --overwrite starts anew"
@@ -146,7 +133,7 @@ class ScanFolder:
             return False
         elif any(path.name != "work" for path in self.out.iterdir()):
             raise ArmillaryError(f"{self.out} holds other files: choose a new or empty folder for --out")
-        self._clear()  # files without a record belong to no scan
+        self.clear()  # files without a record belong to no scan
         write_atomically(record, json.dumps(description, indent=1).encode())
         return False
 
@@ -158,7 +145,7 @@ class ScanFolder:
             raise ArmillaryError(f"{self.out / 'scan.json'} cannot be read: --overwrite starts anew") from error
         return differences(essential(before), essential(description))
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Remove all work, and the record last: a kill in between leaves nothing that could be taken for another's."""
         for path in self.work.iterdir():
             if path.is_dir():

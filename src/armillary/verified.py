@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from armillary.errors import ArmillaryError
+from armillary.files import write_atomically
 
 Progress = Callable[[Iterable[str], str], Iterable[str]]
 
@@ -52,10 +52,7 @@ def shipped() -> Record:
 
 def write(record: Record, path: Path) -> None:
     """Write a record where `shipped` reads it, or elsewhere."""
-    try:
-        path.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ArmillaryError(f"the record cannot be written to {path}: {error.strerror}") from error
+    write_atomically(path, (json.dumps(asdict(record), indent=1) + "\n").encode())
 
 
 def versions() -> dict[str, str]:

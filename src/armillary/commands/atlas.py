@@ -14,6 +14,7 @@ from armillary.commands.options import (
     OneLayer,
     Sort,
     TrustRemoteCode,
+    output_file,
     print_json,
 )
 from armillary.errors import ArmillaryError
@@ -48,7 +49,7 @@ def show(
     head: Annotated[str, typer.Argument(help="LAYER.HEAD, as in 3.5", metavar="L.H")],
     text: Annotated[str | None, typer.Option(help="A text to look at; it needs the model.")] = None,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the panels to this HTML file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the panels to this HTML file.", callback=output_file)] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Print a head's dossier: its numbers, its constituents, and what it attends to in a text and why."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from armillary.commands.command import Command
-from armillary.commands.options import AsJson, one_of
+from armillary.commands.options import AsJson, one_of, output_file
 from armillary.errors import ArmillaryError
 
 experiment = typer.Typer(help="The papers' tables and figures, run again here.", no_args_is_help=True)
@@ -73,7 +73,9 @@ def run(
 def show(
     name: Annotated[str, typer.Argument(help="An experiment that was run.")],
     out: Results = Path("experiments/results"),
-    html: Annotated[Path | None, typer.Option(help="Draw its figures, into this HTML file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Draw its figures, into this HTML file.", callback=output_file)
+    ] = None,
 ) -> None:
     """Print what an experiment found: its tables, and each claim of the paper with its verdict."""
     from armillary import tables
@@ -95,9 +97,9 @@ def show(
 @experiment.command(cls=Command)
 def page(
     out: Results = Path("experiments/results"),
-    to: Annotated[Path, typer.Option(help="The file to write; pictures go to a folder beside it.")] = Path(
-        "EXPERIMENTS.md"
-    ),
+    to: Annotated[
+        Path, typer.Option(help="The file to write; pictures go to a folder beside it.", callback=output_file)
+    ] = Path("EXPERIMENTS.md"),
 ) -> None:
     """Write EXPERIMENTS.md from the results: every claim with its verdict, figures, what was learned."""
     from armillary.experiments.page import write_experiments

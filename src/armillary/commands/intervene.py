@@ -1,6 +1,5 @@
 """Change a model and look again: intervene."""
 
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -8,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from armillary.commands.options import AsJson, Model, TrustRemoteCode, numbers, print_json, read_text, say_if_too_long
+from armillary.commands.options import (
+    AsJson,
+    Model,
+    TrustRemoteCode,
+    numbers,
+    output_file,
+    print_json,
+    read_text,
+    say_if_too_long,
+)
 from armillary.errors import ArmillaryError
 
 
@@ -32,7 +40,9 @@ def intervene(
     text: Annotated[str | None, typer.Option(help="A text to try the change on.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A file that holds the text instead.")] = None,
     generate: Annotated[int, typer.Option(help="Go on with the text for so many tokens.", min=0)] = 0,
-    html: Annotated[Path | None, typer.Option(help="Attention maps before and after, into this HTML file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Attention maps before and after, into this HTML file.", callback=output_file)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the changed model to this new folder.")] = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
@@ -75,11 +85,10 @@ def intervene(
         if atlas is None:
             raise ArmillaryError("--remove needs --atlas DIR, an atlas of this model that holds the means")
         from armillary.atlas import open_atlas
-        from armillary.models import fingerprint
+        from armillary.models import refuse_other
 
         known = open_atlas(atlas)
-        if known.attrs["model"]["weights"] != fingerprint(loaded):
-            raise ArmillaryError(f"{atlas} is an atlas of another model than {model}: scan this one")
+        refuse_other(loaded, known.attrs["model"], model)
         return interventions.without(loaded, remove, known, **where)  # type: ignore[arg-type]
 
     dtype = open_dtype(atlas)
@@ -88,8 +97,7 @@ def intervene(
     if tokenizer is not None:
         _try_out(loaded, tokenizer, read_text(text, prompt_file), change, generate, html, as_json)
     if out is not None:
-        _write(loaded, change, out)
-        _copy_tokenizer(model, out, trust_remote_code)
+        _write(loaded, change, out, lambda place: _copy_tokenizer(model, place, trust_remote_code))
         typer.echo(f"The changed model is in {out}: armillary scan {out} ..., then armillary compare", err=as_json)
 
 
@@ -127,21 +135,21 @@ def _refuse_idle(
             raise ArmillaryError(f"{option} has no effect on this change: leave it out")
 
 
-def _write(model: Any, change: Callable[[Any], AbstractContextManager[Any]], out: Path) -> None:
-    """The changed model as a folder, which appears under its name when it is whole."""
-    part = out.with_name(f".{out.name}.part")
+def _write(
+    model: Any, change: Callable[[Any], AbstractContextManager[Any]], out: Path, add_tokenizer: Callable[[Path], None]
+) -> None:
+    """The changed model and its tokenizer as a folder, which appears under its name when it is whole."""
+    from armillary.files import whole_folder
+
+    if getattr(model.config, "quantization_config", None) is not None:  # a GGUF file, dequantised when loaded
+        del model.config.quantization_config
+        model.hf_quantizer = None
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        if getattr(model.config, "quantization_config", None) is not None:  # a GGUF file, dequantised when loaded
-            del model.config.quantization_config
-            model.hf_quantizer = None
-        with change(model):
-            model.save_pretrained(part)
-        if out.exists():
-            out.rmdir()
-        part.replace(out)
-    except (OSError, ValueError) as error:
-        shutil.rmtree(part, ignore_errors=True)
+        with whole_folder(out, replace=False) as part:
+            with change(model):
+                model.save_pretrained(part)
+            add_tokenizer(part)
+    except ValueError as error:
         raise ArmillaryError(f"the changed model cannot be written to {out}: {error}") from error
 
 

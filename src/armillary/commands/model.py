@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from armillary.commands.options import AllowNotFinite, AsJson, Model, TrustRemoteCode, print_json
+from armillary.commands.options import AllowNotFinite, AsJson, Model, TrustRemoteCode, output_file, print_json
 from armillary.errors import ArmillaryError
 
 
@@ -58,7 +58,9 @@ def inspect(
 
 def doctor(
     verify: Annotated[bool, typer.Option(help="Check every family here and now, on small random models.")] = False,
-    record: Annotated[Path | None, typer.Option(help="With --verify: write the results to this file.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="With --verify: write the results to this file.", callback=output_file)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print versions, devices, and the supported families with what was verified for each."""

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from armillary.errors import ArmillaryError
+from armillary.files import destination
 from armillary.numerals import whole_number
+
+
+def output_file(path: Path | None) -> Path | None:
+    """A file to write, refused before any work is done if it could not be written (a device, a folder)."""
+    if path is not None:
+        destination(path)
+    return path
+
 
 Model = Annotated[
     str, typer.Argument(help="A model folder (config.json and safetensors), a GGUF file or a hub id.", metavar="MODEL")
@@ -15,7 +24,7 @@ Model = Annotated[
 Folder = Annotated[Path, typer.Argument(help="A folder that `armillary scan` wrote.", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
-Html = Annotated[Path | None, typer.Option(help="Draw it, into this HTML file.")]
+Html = Annotated[Path | None, typer.Option(help="Draw it, into this HTML file.", callback=output_file)]
 Sort = Annotated[str | None, typer.Option(help="Sort by this column, largest first (-column: smallest first).")]
 Columns = Annotated[str | None, typer.Option(help="The columns to print, separated by commas, or 'all'.")]
 OneLayer = Annotated[int | None, typer.Option("--layer", help="Only this layer.")]

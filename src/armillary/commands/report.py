@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from armillary.commands.options import output_file
 from armillary.errors import ArmillaryError
 
 
@@ -12,7 +13,9 @@ def report(
     folders: Annotated[
         list[Path], typer.Argument(help="A folder that `armillary scan` wrote, or two to compare.", metavar="DIR [DIR]")
     ],
-    out: Annotated[Path | None, typer.Option(help="The file to write (report.html in the first folder).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write (report.html in the first folder).", callback=output_file)
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
     """Write one HTML file that tells what every head does, or what changed between two atlases; it needs no network."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from armillary.commands.options import AsJson, print_json
+from armillary.commands.options import AsJson, output_file, print_json
 from armillary.errors import ArmillaryError
 
 
@@ -16,8 +16,12 @@ def theory(
     paper: Annotated[str | None, typer.Option(help="Only this paper: Song, Wertich, Bao or Barbero.")] = None,
     seed: Annotated[int, typer.Option(help="For the simulations.", min=0)] = 0,
     processes: Annotated[int, typer.Option(help="How many processes compute.", min=1)] = 2,
-    html: Annotated[Path | None, typer.Option(help="Write the ledger (or the statement) to this HTML file.")] = None,
-    record: Annotated[Path | None, typer.Option(help="Write the verdicts to this file, as the new record.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the ledger (or the statement) to this HTML file.", callback=output_file)
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write the verdicts to this file, as the new record.", callback=output_file)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the papers' formulas again and print which hold, which nearly, and which differ from print.

@@ -12,7 +12,7 @@ from armillary.experiments.barbero_frequencies import PAPER, SMALL, short
 from armillary.experiments.experiment import Experiment, Outcome, Settings, sized
 from armillary.experiments.material import WRITTEN, atlas_of, corpora, models
 from armillary.figures.style import heat, styled
-from armillary.files import write_atomically
+from armillary.files import make_folder, write_atomically
 from armillary.lenses.rotary import frequency_table
 
 ADDITIONS = 4000
@@ -61,7 +61,7 @@ def _additions(settings: Settings) -> Path:
     path = settings.work / "texts" / "additions.txt"
     if not path.exists():
         numbers = np.random.default_rng(0).integers(10**5, 10**9, (ADDITIONS, 2))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_atomically(path, "".join(f"{a} + {b} = {a + b}\n" for a, b in numbers.tolist()).encode())
     return path
 

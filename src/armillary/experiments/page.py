@@ -7,7 +7,7 @@ from armillary.errors import ArmillaryError
 from armillary.experiments.experiment import SAME_SIZE, experiments
 from armillary.experiments.results import Result, read_all
 from armillary.figures.export import svgs
-from armillary.files import write_atomically
+from armillary.files import make_folder, write_atomically
 
 TITLES = {
     "Song": "Song and Zhong: positions, contexts and constituents",
@@ -28,7 +28,7 @@ def write_experiments(results: Path, to: Path) -> int:
         raise ArmillaryError(f"there is no result in {results}: `armillary experiment run --quick` makes some")
     pictures = to.with_suffix("")
     pictures = pictures.with_name(pictures.name.lower()) / "figures"
-    pictures.mkdir(parents=True, exist_ok=True)
+    make_folder(pictures)
     named = [(result, name) for result in found for name in result.figures]
     for (result, name), svg in zip(named, svgs([result.figure(name) for result, name in named]), strict=True):
         write_atomically(pictures / f"{result.name}-{name}.svg", svg.encode("utf-8"))

@@ -1,7 +1,6 @@
 """The folder of a finished experiment: result.json, a CSV per table, a JSON per figure; written whole or not at all."""
 
 import json
-import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import plotly.io
 
 from armillary.errors import ArmillaryError
 from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings
+from armillary.files import recover, whole_folder, write_atomically
 from armillary.verified import versions
 
 
@@ -48,13 +48,6 @@ def run(experiment: Experiment, settings: Settings, out: Path) -> Result:
 
 def write(experiment: Experiment, settings: Settings, outcome: Outcome, out: Path, seconds: float) -> Result:
     """The outcome as a folder."""
-    folder, part = out / experiment.name, out / f".{experiment.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    for name, table in outcome.tables.items():
-        table.to_csv(part / f"{name}.csv", index=False)
-    for name, figure in outcome.figures.items():
-        (part / f"{name}.json").write_text(figure.to_json(), encoding="utf-8")
     record = {
         "name": experiment.name,
         "paper": experiment.paper,
@@ -68,14 +61,18 @@ def write(experiment: Experiment, settings: Settings, outcome: Outcome, out: Pat
         "figures": list(outcome.figures),
         "versions": versions(),
     }
-    (part / "result.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    part.replace(folder)
-    return read(folder)
+    with whole_folder(out / experiment.name) as part:
+        for name, table in outcome.tables.items():
+            write_atomically(part / f"{name}.csv", table.to_csv(index=False).encode())
+        for name, figure in outcome.figures.items():
+            write_atomically(part / f"{name}.json", figure.to_json().encode())
+        write_atomically(part / "result.json", (json.dumps(record, indent=1) + "\n").encode())
+    return read(out / experiment.name)
 
 
 def read(folder: Path) -> Result:
     """A folder that `write` wrote."""
+    recover(folder)
     try:
         kept: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -91,4 +88,6 @@ def read_all(out: Path) -> list[Result]:
     """Every result in a folder, in the order of the papers."""
     from armillary.experiments.experiment import experiments
 
+    for name in experiments():
+        recover(out / name)
     return [read(out / name) for name in experiments() if (out / name / "result.json").is_file()]

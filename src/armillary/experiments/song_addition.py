@@ -18,7 +18,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from armillary.experiments.experiment import Settings
-from armillary.files import write_atomically
+from armillary.files import whole_folder, write_atomically
+from armillary.folder_lock import FolderLock
 from armillary.training.config import ModelConfig, RunConfig
 from armillary.training.loop import Part, TrainSettings, train
 from armillary.training.run import Text, build
@@ -187,10 +188,15 @@ def trained_adder(settings: Settings, task: Task, position: Position, seed: int)
     told = {name: value for name, value in told.items() if name not in ("tested", "seeds")} | {"context": task.context}
     key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
     folder = settings.work / "runs" / f"addition-{position}-{seed}-{key}"
-    if (folder / "result.json").exists():
-        return folder
-    settings.say(f"training addition with {position} positions, seed {seed}: {task.steps} steps")
-    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "result.json").exists():
+        settings.say(f"training addition with {position} positions, seed {seed}: {task.steps} steps")
+        with FolderLock(folder, "training run"):
+            _train_adder(folder, told, task, position, seed)
+    return folder
+
+
+def _train_adder(folder: Path, told: dict[str, Any], task: Task, position: Position, seed: int) -> None:
+    """Train it in its folder, which is ours."""
     lengths = tuple(range(task.shortest, task.longest + 1))
     problems = draw_problems(task, TRAINING, lengths, task.problems, seed)
     model, begun, losses = untrained(task, position, seed), time.process_time(), []
@@ -211,10 +217,10 @@ def trained_adder(settings: Settings, task: Task, position: Position, seed: int)
         folder / "work",
         lambda step, loss: losses.append(loss),
     )
-    model.save_pretrained(folder / "model")
+    with whole_folder(folder / "model") as place:
+        model.save_pretrained(place)
     result = {"settings": told, "last_losses": losses[-20:], "seconds": time.process_time() - begun}
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
-    return folder
 
 
 @torch.no_grad()

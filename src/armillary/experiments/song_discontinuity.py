@@ -25,6 +25,7 @@ from armillary.experiments.song_nanogpt import PAPER as PAPER_LANGUAGE
 from armillary.experiments.song_nanogpt import SMALL as SMALL_LANGUAGE
 from armillary.experiments.song_nanogpt import language_model, text_of
 from armillary.figures.style import SIGNED, styled
+from armillary.files import whole_folder
 from armillary.lenses.constituents import qk_energy
 from armillary.lenses.positional import positional_arrays
 from armillary.models import load
@@ -72,7 +73,8 @@ def _untrained(run: Path, task: Task, position: Position, seed: int) -> Path:
     """The weights that training began with, in a folder."""
     folder = run / "untrained"
     if not (folder / "config.json").exists():
-        untrained_adder(task, position, seed).save_pretrained(folder)
+        with whole_folder(folder) as place:
+            untrained_adder(task, position, seed).save_pretrained(place)
     return folder
 
 

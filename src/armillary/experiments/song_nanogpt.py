@@ -16,6 +16,7 @@ from armillary.experiments.experiment import Claim, Experiment, Outcome, Setting
 from armillary.experiments.material import atlas_of, corpora, shared, trained
 from armillary.experiments.song_addition import FAMILY, Position, character_tokenizer
 from armillary.figures.style import SIGNED, styled
+from armillary.files import whole_folder
 from armillary.lenses.positional import positional_arrays
 from armillary.modes import one_thread
 from armillary.sources import documents
@@ -112,7 +113,8 @@ def _characters_of(settings: Settings, corpus: str) -> Path:
     key = hashlib.sha256(characters.encode()).hexdigest()[:8]
     folder = settings.work / "tokenizers" / f"characters-{key}"
     if not (folder / "tokenizer.json").exists():
-        character_tokenizer(characters).save_pretrained(folder)
+        with whole_folder(folder) as place:
+            character_tokenizer(characters).save_pretrained(place)
     return folder
 
 

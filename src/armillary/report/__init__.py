@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from armillary.atlas import Atlas, open_atlas
-from armillary.files import write_atomically
+from armillary.files import make_folder, write_atomically
 from armillary.report.page import render
 
 __all__ = ["report_html", "write_report"]
@@ -22,6 +22,6 @@ def write_report(folder: str | Path, other: str | Path | None = None, *, out: st
     atlas = open_atlas(folder)
     second = None if other is None else open_atlas(other)
     path = Path(out) if out is not None else Path(folder) / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_atomically(path, report_html(atlas, second).encode("utf-8"))
     return path

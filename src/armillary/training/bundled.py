@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Integer
 
 from armillary.builtin_text import python_version
+from armillary.files import whole_folder, write_atomically
+from armillary.folder_lock import FolderLock
 from armillary.sources import documents
 from armillary.training.loop import Part, TrainSettings, mean_loss, train
 
@@ -110,11 +112,13 @@ def make(family: str, folder: Path) -> None:
             if step % 100 == 0:
                 bar.console.print(f"step {step} loss {loss:.4f}")
 
-        train(model, parts, SETTINGS, folder / "run", on_step)
+        with FolderLock(folder, "training run"):
+            train(model, parts, SETTINGS, folder / "run", on_step)
     half = model.to(torch.float16)
     final = folder / "model"
-    half.save_pretrained(final)
-    tokenizer.save_pretrained(final)
+    with whole_folder(final) as place:
+        half.save_pretrained(place)
+        tokenizer.save_pretrained(place)
     loss = held_out_loss(AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32).eval(), tokenizer)
     facts = {
         "held_out_loss": round(loss, 4),
@@ -122,7 +126,7 @@ def make(family: str, folder: Path) -> None:
         "trained_on_tokens": SETTINGS.steps * SETTINGS.batch * SETTINGS.length,
         "python": python_version(),
     }
-    (final / "training.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    write_atomically(final / "training.json", (json.dumps(facts, indent=1) + "\n").encode())
     sys.stdout.write(json.dumps(facts) + "\n")
 
 

@@ -24,7 +24,8 @@ from jaxtyping import Integer
 
 from armillary.corpora import split_sources
 from armillary.errors import ArmillaryError
-from armillary.files import write_atomically, write_problem
+from armillary.files import make_folder, remove_leftovers, whole_folder, write_atomically
+from armillary.folder_lock import FolderLock
 from armillary.models import load_tokenizer
 from armillary.modes import own_random_numbers
 from armillary.shards import differences
@@ -58,11 +59,27 @@ def train_run(
 ) -> dict[str, Any]:
     """Train what the configuration says, or go on with it; returns what result.json holds."""
     _refuse_other(config, folder)
-    if (folder / "result.json").is_file():
-        return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+    if (folder / "result.json").is_file():  # nothing is written, so nobody needs to wait
+        return _read_result(folder)
+    with FolderLock(folder, "training run"):
+        _refuse_other(config, folder)
+        if (folder / "result.json").is_file():
+            return _read_result(folder)
+        return _train(config, folder, on_step, on_warning)
+
+
+def _read_result(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
+
+
+def _train(
+    config: RunConfig, folder: Path, on_step: OnStep | None, on_warning: Callable[[str], None] | None
+) -> dict[str, Any]:
+    """The run in its folder, which is ours."""
     text = read_text(config)
     model, penalty = build(config, text)
     _note(config, folder)  # not before it is clear that the run can start
+    remove_leftovers(folder)
     done = last_checkpoint(folder / "work")
     for name in ("loss.jsonl", "attention.jsonl"):
         _truncate(folder / name, done)
@@ -94,8 +111,9 @@ def train_run(
     plain = copy.deepcopy(model)
     if config.regulariser.kind == "sigma-reparam":
         merge_sigma_reparam(plain)
-    plain.save_pretrained(folder / "model")
-    text.tokenizer.save_pretrained(folder / "model")
+    with whole_folder(folder / "model") as place:
+        plain.save_pretrained(place)
+        text.tokenizer.save_pretrained(place)
     loss = _held_out(model, text.held_out, length, None)
     result = {
         "held_out_loss": loss,
@@ -248,16 +266,18 @@ def _refuse_other(config: RunConfig, folder: Path) -> None:
             raise ArmillaryError(
                 f"{folder} holds a run with other settings ({'; '.join(different[:3])}): train into another folder"
             )
-    elif not record.is_file() and folder.exists() and any(folder.iterdir()):
+    elif not record.is_file() and folder.exists() and any(not _is_empty_work(path) for path in folder.iterdir()):
         raise ArmillaryError(f"{folder} holds other files: choose a new or empty folder")
+
+
+def _is_empty_work(path: Path) -> bool:
+    """Whether this is the folder of unfinished work with nothing but a lock in it."""
+    return path.name == "work" and path.is_dir() and all(inside.name == "lock" for inside in path.iterdir())
 
 
 def _note(config: RunConfig, folder: Path) -> None:
     """Write down what is trained here."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArmillaryError(write_problem(folder, error)) from error
+    make_folder(folder)
     write_atomically(folder / "run.json", json.dumps(config.as_dict(), indent=1).encode())
 
 
