@@ -15,6 +15,7 @@ from filelock import FileLock
 if TYPE_CHECKING:  # at run time armillary must be imported after jaxtyping's hook, so not here
     from armillary.atlas import Atlas
 
+os.environ.setdefault("ARMILLARY_CACHE", "")  # tests leave nothing in the user's cache, nor trust what is there
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 FAMILY_TOKENS = torch.randint(5, 99, (10, 24), generator=torch.Generator().manual_seed(3))
 

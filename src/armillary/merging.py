@@ -64,8 +64,8 @@ def merge(
             raise ArmillaryError(
                 f"the parts' model is needed to finish their scan, but {error}; name it with --model"
             ) from error
-        if facts.weights != recorded["model"]["weights"]:
-            raise ArmillaryError(f"{job.model} has other weights than the model that the parts were scanned with")
+        if (facts.weights, facts.config) != (recorded["model"]["weights"], recorded["model"].get("config")):
+            raise ArmillaryError(f"{job.model} has other weights, or another config.json, than the parts' model")
         run = Run(
             started,
             facts,

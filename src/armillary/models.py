@@ -1,6 +1,5 @@
 """Loading models safely: safetensors or weights_only pickles, no code from checkpoints unless asked."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +11,10 @@ from torch import Tensor, nn
 from armillary.anatomy.adapter import adapter_for
 from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
 from armillary.anatomy.gguf import gguf_file
-from armillary.anatomy.source import describe, offloaded
+from armillary.anatomy.source import describe
 from armillary.anatomy.weights import bad
 from armillary.errors import ArmillaryError
+from armillary.identity import config_hash, fingerprint
 from armillary.temporary import temporary_folder
 
 WhenNotFinite = Literal["refuse", "allow"]
@@ -163,9 +163,21 @@ def load_for(recorded: dict[str, Any], source: str, *, trust_remote_code: bool =
         model = load(source, trust_remote_code=trust_remote_code, dtype=dtype, not_finite="allow")
     except ArmillaryError as error:
         raise ArmillaryError(f"the atlas's model is needed for this, but {error}; name it with --model") from error
+    refuse_other(model, recorded, source)
+    return model
+
+
+def refuse_other(model: nn.Module, recorded: dict[str, Any], source: str) -> None:
+    """Raise if this is not the model that an atlas was made with, to the last byte of its weights."""
+    if "config" not in recorded:
+        raise ArmillaryError(
+            "this atlas was made by an earlier Armillary, whose hash of the model did not cover all of its weights, so "
+            "that another model could be taken for it: scan the model again"
+        )
     if fingerprint(model) != recorded["weights"]:
         raise ArmillaryError(f"{source} has other weights than the model that the atlas was made with")
-    return model
+    if config_hash(model) != recorded["config"]:
+        raise ArmillaryError(f"{source} has another config.json than the model that the atlas was made with")
 
 
 def refuse_not_finite(source: nn.Module | str | Path) -> None:
@@ -201,20 +213,6 @@ def _tensors(source: nn.Module | str | Path) -> Iterator[tuple[str, Tensor]]:
         tensor = checkpoint.read(name)
         if tensor is not None and tensor.is_floating_point() and tensor.dtype.itemsize > 1:
             yield name, tensor
-
-
-def fingerprint(model: nn.Module) -> str:
-    """A hash of the weights: every tensor's name, shape and at most 4096 of its numbers, evenly spaced, as float32.
-
-    It tells models apart at the cost of a glance; it is not a checksum of every byte.
-    """
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        flat = (offloaded(model, name, tensor) if tensor.is_meta else tensor).detach().flatten()
-        sample = flat[:: max(1, flat.numel() // 4096)].to("cpu", torch.float32)
-        digest.update(f"{name} {tuple(tensor.shape)} ".encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _loader(config: Any) -> Any:

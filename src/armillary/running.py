@@ -148,6 +148,7 @@ class Run:
             "model": {
                 "name": self.model_name,
                 "weights": self.facts.weights,
+                "config": self.facts.config,
                 "dtype": self.facts.dtype,
                 "family": self.facts.anatomy.family,
             },

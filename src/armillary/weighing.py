@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from armillary.anatomy.checkpoint import expanded
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.source import describe
 from armillary.atlas import FORMAT, FORMAT_VERSION, Atlas, open_atlas
 from armillary.atlas_writing import Arrays, write_group
@@ -23,8 +22,8 @@ from armillary.engines.driving import drive
 from armillary.engines.engine import Done, Engine, Event, Task
 from armillary.errors import ArmillaryError
 from armillary.files import write_problem
+from armillary.identity import config_hash, fingerprint, folder_identity
 from armillary.lenses import products, spectral
-from armillary.models import fingerprint
 from armillary.packing import Packed
 from armillary.progress import Progress
 from armillary.shards import ScanFolder, Shard
@@ -67,7 +66,7 @@ def weigh(
     anatomy.weights(0)  # says why, where there are none
     settings = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
     description = {
-        "model": {"name": _name(source), "weights": _identity(source), "family": anatomy.family},
+        "model": {"name": _name(source), **_identity(source, trust_remote_code), "family": anatomy.family},
         "corpus": {"name": "none: weights alone"},
         "settings": settings,
     }
@@ -78,6 +77,7 @@ def weigh(
                 found.start(WeighJob(source, matrices, against, seed, trust_remote_code))
                 layers = _Layers(folder, iter(track(range(len(anatomy.layers)), "layers")), len(anatomy.layers))
                 drive(found, layers, Progress(), len(layers))
+            _refuse_changed(folder, description, _identity(source, trust_remote_code))
             try:
                 _write(folder, anatomy, description)
             except OSError as error:
@@ -114,7 +114,7 @@ class WeighBench:
     def __init__(self, job: WeighJob) -> None:
         self._job = job
         self._anatomy = describe(job.source, trust_remote_code=job.trust_remote_code)
-        self.facts = {"weights": _contents(job.source), **versions()}
+        self.facts = {**({} if job.here_only else _identity(job.source, job.trust_remote_code)), **versions()}
 
     def share(self, data: bytes) -> None:
         """Layers have nothing in common."""
@@ -248,27 +248,23 @@ def _notes(layers: list[dict[str, Tensor]], description: dict[str, Any]) -> list
     return []
 
 
+def _refuse_changed(folder: ScanFolder, description: dict[str, Any], now: dict[str, str]) -> None:
+    """Layers were read one after the other: if the checkpoint was changed meanwhile, they are of two models."""
+    if any(description["model"][name] != value for name, value in now.items()):
+        folder.clear()
+        raise ArmillaryError(
+            f"{description['model']['name']} was changed while its layers were read: run again when it is whole"
+        )
+
+
 def _name(source: nn.Module | str | Path) -> str:
     if isinstance(source, nn.Module):
         return getattr(getattr(source, "config", None), "name_or_path", "") or type(source).__name__
     return str(source)
 
 
-def _contents(source: nn.Module | str | Path) -> str:
-    """What all workers must agree on: the checkpoint's files by name and size (times differ between machines)."""
+def _identity(source: nn.Module | str | Path, trust_remote_code: bool) -> dict[str, str]:
+    """Which model this is, whoever reads it and wherever it lies."""
     if isinstance(source, nn.Module):
-        return "loaded"
-    place = Path(expanded(source))
-    packed = gguf_file(place)
-    files = [packed] if packed else sorted(place.glob("*.safetensors"))
-    return "; ".join(f"{f.name} {f.stat().st_size}" for f in files)
-
-
-def _identity(source: nn.Module | str | Path) -> str:
-    """What tells this checkpoint from another: a hash of a loaded model, the files' sizes and times of a folder."""
-    if isinstance(source, nn.Module):
-        return fingerprint(source)
-    place = Path(expanded(source))
-    packed = gguf_file(place)
-    files = [packed] if packed else sorted(place.glob("*.safetensors"))
-    return "; ".join(f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for f in files)
+        return {"weights": fingerprint(source), "config": config_hash(source)}
+    return {"weights": folder_identity(source, trust_remote_code=trust_remote_code)}

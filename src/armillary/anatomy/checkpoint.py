@@ -128,6 +128,10 @@ class Checkpoint:
             )
         return shards
 
+    def files(self) -> list[Path]:
+        """The files that hold them."""
+        return sorted(set(self._files.values()))
+
     def names(self) -> list[str]:
         """The names of all tensors."""
         return list(self._files)

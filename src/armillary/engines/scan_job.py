@@ -19,8 +19,9 @@ from armillary.anatomy.weights import LayerWeights
 from armillary.collector import SAMPLED_SEQUENCES, Collector, NotFinite, Wanted, new_streams
 from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task, TaskFailed, ask, sentence
 from armillary.errors import ArmillaryError
+from armillary.identity import config_hash, fingerprint
 from armillary.layout import entry, find_stack
-from armillary.models import fingerprint, load_on
+from armillary.models import load_on
 from armillary.modes import evaluating
 from armillary.packing import Packed, unpack
 from armillary.passes import PROBES, Pass, further_passes
@@ -41,6 +42,7 @@ class Facts:
 
     anatomy: Anatomy
     weights: str
+    config: str
     dtype: str
     versions: dict[str, str]
     families: tuple[str, ...]
@@ -77,6 +79,7 @@ class ScanJob:
 
     def differences(self, first: Facts, other: Facts) -> list[str]:
         found = [] if first.weights == other.weights else ["it has other weights"]
+        found += [] if first.config == other.config else ["it has another config.json"]
         found += [] if first.dtype == other.dtype else [f"{other.dtype} instead of {first.dtype}"]
         for name, version in first.versions.items():
             if other.versions.get(name) != version:
@@ -167,6 +170,7 @@ class ScanBench:
         self.facts = Facts(
             anatomy=replace(self.anatomy, _read_layer=None, _read_matrices=None),
             weights=fingerprint(model),
+            config=config_hash(model),
             dtype=str(parameter.dtype).removeprefix("torch."),
             versions=versions(),
             families=known_families(),
