@@ -88,7 +88,10 @@ def intervene(
         from armillary.models import refuse_other
 
         known = open_atlas(atlas)
-        refuse_other(loaded, known.attrs["model"], model)
+        try:
+            refuse_other(loaded, known.attrs["model"], model)
+        except ArmillaryError as error:
+            raise ArmillaryError(f"{atlas} is an atlas of another model than {model} ({error}): scan this one") from error
         return interventions.without(loaded, remove, known, **where)  # type: ignore[arg-type]
 
     dtype = open_dtype(atlas)
