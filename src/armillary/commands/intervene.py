@@ -91,7 +91,7 @@ def intervene(
         try:
             refuse_other(loaded, known.attrs["model"], model)
         except ArmillaryError as error:
-            raise ArmillaryError(f"{atlas} is an atlas of another model than {model} ({error}): scan this one") from error
+            raise ArmillaryError(f"{atlas} is an atlas of another model ({error}): scan {model}") from error
         return interventions.without(loaded, remove, known, **where)  # type: ignore[arg-type]
 
     dtype = open_dtype(atlas)
