@@ -6,7 +6,7 @@ READY := .venv/.ready
 # pip compiles nothing below, so what is imported must be kept compiled: else every process would read sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo browser test test-all lint types bench real-models clean
+.PHONY: setup demo browser test test-all lint types bench faults real-models clean
 
 setup: $(READY)
 
@@ -46,6 +46,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python bench/run.py
+
+# Kills, damaged files, full disks, mutated checkpoints, absurd command lines, hostile requests: docs/faults.md.
+faults: $(READY)
+	$(BIN)/python bench/faults.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
