@@ -9,7 +9,6 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import armillary as arm
@@ -50,7 +49,7 @@ def halves(folder: Path, corpus: str, sequences: int) -> dict[str, object]:
     parts = [arm.scan(model, tokens[part::2], second_pass=sequences) for part in (0, 1)]
     a, b = (part.heads["label"] for part in parts)
     counts = label_counts(parts[0]).set_index("label")
-    sure = (parts[0].heads["confident"] == 1) & (parts[1].heads["confident"] == 1)
+    sure = (parts[0].heads["significant"] & parts[1].heads["significant"]).fillna(value=False)
     return {
         "corpus": Path(corpus).name,
         "blocks_in_each_half": sequences,
@@ -58,7 +57,7 @@ def halves(folder: Path, corpus: str, sequences: int) -> dict[str, object]:
         "agreement": float((a == b).mean()),
         "agreement_where_both_are_sure": float((a == b)[sure].mean()),
         "labels": {label: int(n) for label, n in counts["heads"].items()},
-        "sure": int(np.nansum(parts[0].heads["confident"].astype(float))),
+        "sure": int(parts[0].heads["significant"].sum()),
         "rank_correlations": {
             f"{row.a} ~ {row.b}": round(float(row.correlation), 3) for row in agreement_table(parts[0]).itertuples()
         },

@@ -111,3 +111,51 @@ def random_texts(texts: int = 24, length: int = 41, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     rows = [torch.randperm(VOCABULARY - 1, generator=generator)[: length - 1] + 1 for _ in range(texts)]
     return torch.cat([torch.zeros(texts, 1, dtype=torch.long), torch.stack(rows)], 1)
+
+
+CHOICES = 8
+"""Tokens 1 to CHOICES are said by the texts of `choosing_llama`; token 0 begins them."""
+
+PREFERRED = 7
+
+
+@torch.no_grad()
+def choosing_llama() -> LlamaForCausalLM:
+    """One layer of three heads over one-hot tokens, without positions to speak of, and what they look at.
+
+    Head 0: keys that are token PREFERRED, whatever asks. Head 1: keys that are the token after the asking one (1 after
+    CHOICES). Head 2: token PREFERRED and, half as strongly, what matches, so that neither explains all.
+    """
+    config = LlamaConfig(
+        **dict(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=4, num_hidden_layers=1),
+        **dict(num_attention_heads=3, num_key_value_heads=3, head_dim=E, max_position_embeddings=128),
+        rope_parameters={"rope_type": "default", "rope_theta": 1e12},
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.zero_()
+    model.model.embed_tokens.weight[:, :VOCABULARY] = torch.eye(VOCABULARY)
+    model.lm_head.weight[:, :VOCABULARY] = torch.eye(VOCABULARY)
+    attention, still = model.model.layers[0].self_attn, _still(VOCABULARY)
+    sharp, tokens = 4.0 * E**0.25 / WIDTH**0.5, torch.arange(1, CHOICES + 1)
+    for head, preference, match in ((0, 1.0, 0.0), (1, 0.0, 1.0), (2, 1.0, 0.5)):
+        start = head * E
+        attention.q_proj.weight[start + still[0], tokens] = sharp * preference
+        attention.k_proj.weight[start + still[0], PREFERRED] = sharp
+        for token in tokens.tolist():
+            channel = start + still[token]
+            attention.q_proj.weight[channel, token] = sharp * match
+            attention.k_proj.weight[channel, token % CHOICES + 1] = sharp
+        values = torch.arange(VOCABULARY)
+        attention.v_proj.weight[start + values, values] = 1 / WIDTH**0.5
+        attention.o_proj.weight[VOCABULARY + values, start + values] = 1.0
+    return model
+
+
+def choices(texts: int = 24, length: int = 40, seed: int = 0) -> Tensor:
+    """Token 0, then tokens 1 to CHOICES drawn evenly."""
+    generator = torch.Generator().manual_seed(seed)
+    said = torch.randint(1, CHOICES + 1, (texts, length - 1), generator=generator)
+    return torch.cat([torch.zeros(texts, 1, dtype=torch.long), said], 1)

@@ -28,6 +28,9 @@ from armillary.view import AttentionView
 from conftest import shared
 from handmade import EXPECTED, handmade_llama, random_texts
 
+NOT_HERE = {"next", "mixed", "matching", "preference", "content"}
+"""Labels that a causal model cannot have, that have no evidence of their own, or that not every model's logits have."""
+
 STREAMS = ("positions", "attention", "chunks", "constituents", "patterns")
 
 
@@ -45,23 +48,23 @@ def test_heads_built_by_hand_are_called_what_they_are(handmade: Any) -> None:
     found = {(row.layer, row.head): row.label for row in table.itertuples()}
     assert found == EXPECTED
     named = table[~table["label"].isin(["broad", "mixed"])]
-    assert (named["confident"] == 1).all()
-    assert (table[table["label"] == "broad"]["confident"] == 0).all()
+    assert named["significant"].all()
+    assert not table[table["label"] == "broad"]["significant"].any()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_model_with_random_weights_gets_no_confident_label(handmade: Any, seed: int) -> None:
+def test_the_same_model_with_random_weights_gets_no_significant_label(handmade: Any, seed: int) -> None:
     with interventions.randomised(handmade[0], seed=seed):
         table = arm.scan(handmade[0], random_texts(24, 40), streams=STREAMS).heads
-    assert (table["confident"] == 0).all()
+    assert not table["significant"].any()
 
 
-def test_a_trained_model_with_random_weights_gets_no_confident_label() -> None:
+def test_a_trained_model_with_random_weights_gets_no_significant_label() -> None:
     model = arm.load(arm.bundled("gpt2"))
     tokens = torch.randint(0, 500, (8, 48), generator=torch.Generator().manual_seed(0))
     with interventions.randomised(model):
         table = arm.scan(model, tokens, streams=STREAMS).heads
-    assert (table["confident"] == 0).all()
+    assert not table["significant"].any()
 
 
 def view_of(seed: int, tokens: int = 12, *, causal: bool = True, sharp: float = 3.0) -> AttentionView:
@@ -156,13 +159,13 @@ def test_evidence_holds_what_the_label_says(handmade: Any) -> None:
     table = evidence_table(atlas)
     heads = atlas.heads.set_index(["layer", "head"])
     rules = table[table["role"] == "rule"]
-    assert set(rules["label"]) == set(LABELS) - {"next", "mixed"}
+    assert set(rules["label"]) - {"matching", "preference", "content"} == set(LABELS) - NOT_HERE
     for (layer, head), rows in rules.groupby(["layer", "head"]):
         own = heads.loc[(layer, head)]
         mine = rows[rows["label"] == own["label"]].iloc[0]
         assert mine["holds"]
         assert mine["value"] == pytest.approx(own[mine["measure"]], abs=1e-3)
-        assert (mine["value"] > mine["threshold"]) == (own["confident"] == 1) or own["label"] == "broad"
+        assert (mine["value"] > mine["threshold"]) == bool(own["significant"]) or own["label"] == "broad"
     supports = table[table["role"] == "support"]
     previous = supports[(supports["layer"] == 0) & (supports["head"] == 0)].set_index("measure")["holds"]
     assert previous["positional_share"]
@@ -203,7 +206,7 @@ def test_labels_are_missing_without_patterns_and_unsure_without_an_adapter(tmp_p
     model.config.model_type = "nobody-described-this"
     unknown = arm.scan(model, tokens, streams=("attention", "patterns")).heads
     assert unknown["label"].notna().all()
-    assert unknown["confident"].isna().all()
+    assert unknown["significant"].isna().all()
     assert unknown["induction_score"].notna().all()
 
 
@@ -273,7 +276,7 @@ def test_removing_everything_from_the_logits_leaves_uniform_attention(handmade: 
     """Position and content add to the logits: where a head has no content, removing position leaves nothing."""
     model, atlas = handmade
     chosen = atlas.heads[(atlas.heads["layer"] == 0) & (atlas.heads["head"] == 0)][
-        ["layer", "head", "label", "confident"]
+        ["layer", "head", "label", "significant"]
     ]
     row = check_heads(model, atlas, chosen, blocks=4).iloc[0]
     before = atlas.heads.set_index(["layer", "head"]).loc[(0, 0)]
@@ -307,8 +310,8 @@ def test_a_head_that_is_told_to_look_nowhere_changes_what_every_family_computes(
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt"])
-def test_random_models_with_a_position_bias_get_no_confident_label(name: str, atlases: Any) -> None:
-    assert not (atlases.family(name).heads["confident"] == 1).any()
+def test_random_models_with_a_position_bias_get_no_significant_label(name: str, atlases: Any) -> None:
+    assert not atlases.family(name).heads["significant"].any()
 
 
 # real models --------------------------------------------------------------------------------------------------------

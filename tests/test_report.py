@@ -131,12 +131,12 @@ class TestKinds:
 
     def test_labels_that_random_heads_could_get_are_told(self) -> None:
         heads = table_of(["previous", "local", "broad", "mixed", "local"], 5)
-        heads["confident"] = pd.Series([1, 0, 0, 0, 0], dtype="Int64")
+        heads["significant"] = pd.Series([True, False, False, False, False], dtype="boolean")
         text, facts = sentences.kinds(heads)
         assert text.endswith("; random heads could pass for 2 of them.")
         assert facts["unsure"] == 2
-        assert "random" not in sentences.kinds(heads.assign(confident=1)).text
-        alone = sentences.kinds(table_of(["self"], 1).assign(confident=0)).text
+        assert "random" not in sentences.kinds(heads.assign(significant=True)).text
+        alone = sentences.kinds(table_of(["self"], 1).assign(significant=False)).text
         assert alone == "Of 1 head in 1 layer, all are self heads; random heads could pass for 1 of them."
 
     def test_without_labels_attention_is_told(self, llama: Atlas) -> None:

@@ -87,8 +87,16 @@ class Atlas:
 
     @cached_property
     def heads(self) -> "pd.DataFrame":
-        """A row for every head of every layer; a measure that does not apply is missing."""
-        return read_table(self, "heads")
+        """A row for every head of every layer; a measure that does not apply is missing.
+
+        `check` is what `armillary verify-heads` found, where it ran.
+        """
+        from armillary.verdicts import with_verdicts
+
+        table = read_table(self, "heads")
+        if "confident" in table:  # as atlases of before had it
+            table = table.rename(columns={"confident": "significant"}).astype({"significant": "boolean"})
+        return with_verdicts(self, table)
 
     def to_csv(self, folder: str | Path) -> list[Path]:
         """Write layers.csv and heads.csv."""
@@ -131,6 +139,8 @@ def read_table(atlas: Atlas, name: str) -> "pd.DataFrame":
         table[column] = pd.Series(words, dtype="str").replace("", None)
     for column in kept["whole"]:
         table[column] = table[column].astype("Int64")
+    for column in kept.get("yes_or_no", ()):
+        table[column] = table[column].astype("boolean")
     return table.reindex(columns=kept["columns"])
 
 

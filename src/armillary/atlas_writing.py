@@ -74,7 +74,8 @@ def write_atlas(
         "tokens": (("sequence", "position"), blocks.tokens[kept]),
         "document": (("sequence",), blocks.document[kept]),
     }
-    write_group(part, "corpus", corpus, {"documents": list(blocks.documents), "by_document": blocks.by_document})
+    about = {"documents": list(blocks.documents), "by_document": blocks.by_document, "token_names": blocks.token_names}
+    write_group(part, "corpus", corpus, about)
     _write_series(part, place.series(shards), len(kept))
     _write_samples(part, place.series(shards), description["settings"])
     write_tables(Atlas(part, at_hand))
@@ -133,8 +134,10 @@ def _write_streams(store: Path, group: str, kinds: "dict[str, Stream]", layers: 
 
 
 def _axes(kind: str, stream: "Stream") -> Arrays:
-    """Labels that a statistic has for its axes: lags, and radians per token of each frequency."""
+    """Labels that a statistic has for its axes: lags, tokens, and radians per token of each frequency."""
     arrays: Arrays = {}
+    if hasattr(stream.statistic, "tokens"):
+        arrays["key_token"] = (("key_token",), np.array(stream.statistic.tokens))
     if hasattr(stream.statistic, "lags"):
         arrays["lag"] = (("lag",), np.array(stream.statistic.lags))
     if kind == "chunk" and hasattr(stream.statistic, "plain") and hasattr(stream.statistic, "rotary"):

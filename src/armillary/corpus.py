@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,10 @@ RANDOM = "builtin:random"
 
 @dataclass(frozen=True)
 class Blocks:
-    """Sequences of equal length: tokens[c], and documents[document[c]] is the text that block c begins in."""
+    """Sequences of equal length: tokens[c], and documents[document[c]] is the text that block c begins in.
+
+    token_names: how some of the tokens, by their number in decimal, are written in text.
+    """
 
     tokens: Int[np.ndarray, "sequence token"]
     document: Int[np.ndarray, "sequence"]
@@ -29,6 +32,7 @@ class Blocks:
     notes: tuple[str, ...] = ()
     sources: tuple[dict[str, Any], ...] = ()
     """What was read of each source: Source.record."""
+    token_names: dict[str, str] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from armillary.errors import ArmillaryError
 from armillary.lenses.constituents import TextConstituents
-from armillary.lenses.labels import evidence_table
+from armillary.lenses.labels import IN_REPEATS, evidence_table
 from armillary.numerals import whole_number
 
 if TYPE_CHECKING:
@@ -78,11 +78,28 @@ def dossier(atlas: "Atlas", layer: int, head: int, text: TextConstituents | None
 
 
 def label_sentence(row: pd.Series) -> str:
-    """The label in words: 'previous (sure); next nearest local'."""
+    """The label in words: 'first-token (no random head does that), and induction on repeated random tokens'."""
     label = row.get("label")
     if label is None or pd.isna(label):
         return "no label: the scan kept no patterns"
+    facts = _facts(row)
     if label == "mixed":
-        return f"mixed: nearest to {row['first_label']} and {row['second_label']}"
-    sure = {1.0: " (no random head does that)", 0.0: " (random heads could look so)"}.get(row["confident"], "")
-    return f"{label}{sure if label != 'broad' else ''}; next nearest {row['second_label']}"
+        return f"mixed{facts}: nearest to {row['first_label']} and {row['second_label']}"
+    return f"{label}{'' if label == 'broad' else _sureness(row)}{facts}; next nearest {row['second_label']}"
+
+
+def _sureness(row: pd.Series) -> str:
+    """What random heads and the label's own check say of it."""
+    significant = row.get("significant")
+    said = [] if pd.isna(significant) else ["no random head does that" if significant else "random heads could look so"]
+    check = {"holds": "its check holds", "fails": "its own check fails"}.get(str(row.get("check")))
+    said += [check] if check else []
+    return f" ({', but '.join(said) if check == 'its own check fails' else ', '.join(said)})" if said else ""
+
+
+def _facts(row: pd.Series) -> str:
+    """What else the head does, and the few keys that it rests on."""
+    said, also, keys = "", row.get("also"), row.get("rests_on")
+    if isinstance(also, str) and also:
+        said += f", and {also} " + ("on repeated random tokens" if also in IN_REPEATS else "in text")
+    return said + (f"; rests on {keys}" if isinstance(keys, str) and keys else "")

@@ -10,6 +10,7 @@ from armillary.collector import Wanted, constituent_shares, has_constituents
 from armillary.streams import Stream
 from armillary.streams.null import OfRandomHeads
 from armillary.streams.patterns import NEAR, TEXT, Masses, repeats
+from armillary.streams.resting import KeyMasses, most_seen
 from armillary.streams.stream import Statistic
 
 PROBES = 16
@@ -58,6 +59,8 @@ def further_passes(
     found = []
     if "patterns" in wanted.streams:
         again["patterns.text"] = Masses(TEXT, wanted.skip)
+        tracked = most_seen(tokens[:sample], all(layer.causal for layer in anatomy.layers))
+        again["patterns.key"] = KeyMasses(tracked, wanted.skip, wanted.length)
         if not anatomy.missing:
             random = OfRandomHeads(Masses(TEXT, wanted.skip), anatomy, DRAWS, seed)
             found.append(Pass("null", tokens[:PROBES], {"null.text": random}))

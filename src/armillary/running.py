@@ -231,8 +231,13 @@ def write_blocks(place: ScanFolder, blocks: Blocks, first: int, last: int) -> No
         "tokens": torch.from_numpy(blocks.tokens[first:last].copy()),
         "document": torch.from_numpy(blocks.document[first:last].copy()),
     }
-    about = {"documents": blocks.documents, "by_document": blocks.by_document, "notes": blocks.notes}
-    about |= {"sources": blocks.sources}
+    about = {
+        "documents": blocks.documents,
+        "by_document": blocks.by_document,
+        "notes": blocks.notes,
+        "sources": blocks.sources,
+        "token_names": blocks.token_names,
+    }
     write_with_checksum(place.work / "blocks", Packed(kept).pieces())
     write_with_checksum(place.work / "documents", [json.dumps(about).encode()])
 
@@ -255,4 +260,5 @@ def read_blocks_of(places: list[ScanFolder]) -> Blocks:
         about["by_document"],
         tuple(about["notes"]),
         tuple(about["sources"]),
+        about["token_names"],
     )

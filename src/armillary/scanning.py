@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from armillary.progress import Progress
 from armillary.running import Run
 from armillary.settings import ScanSettings
 from armillary.shards import parse_part
+from armillary.streams.resting import most_seen
 from armillary.temporary import remove_folder, temporary_folder
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray
@@ -115,7 +117,7 @@ def _run(
             tokenizer = load_tokenizer(job.model, trust_remote_code=job.trust_remote_code)
         chosen = _settings(settings, corpus, facts.anatomy.max_positions)
         facts.anatomy.check_length(chosen.length)
-        blocks = _blocks(corpus, tokenizer, chosen, facts)
+        blocks = _named(_blocks(corpus, tokenizer, chosen, facts), tokenizer, chosen, facts)
         yield Run(workers, facts, blocks, chosen, model_name(job.model), corpus_name(corpus), progress or Progress())
 
 
@@ -166,3 +168,11 @@ def _blocks(corpus: Corpus, tokenizer: Any, settings: ScanSettings, facts: Facts
         bos=settings.bos,
         seed=settings.seed,
     )
+
+
+def _named(blocks: Blocks, tokenizer: Any, settings: ScanSettings, facts: Facts) -> Blocks:
+    """The blocks with the text of those tokens that the scan counts one by one, where there is a tokenizer."""
+    if tokenizer is None:
+        return blocks
+    counted = most_seen(blocks.tokens[: settings.second_pass], all(layer.causal for layer in facts.anatomy.layers))
+    return replace(blocks, token_names={str(token): str(tokenizer.decode([token])) for token in counted})

@@ -31,7 +31,8 @@ def select(table: pd.DataFrame, *, sort: str | None = None, layer: int | None = 
 
 SHOWN = {
     "heads": (
-        *("layer", "head", "label", "confident", "focus", "entropy", "self_mass", "prev_mass", "first_mass"),
+        *("layer", "head", "label", "also", "significant", "check", "rests_on", "focus", "entropy", "self_mass"),
+        *("prev_mass", "first_mass"),
         *("near_mass", "induction_score", "mean_distance"),
         *("positional_share", "content_share", "high_freq_share", "regime"),
     ),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 NEVER = -1e8
@@ -17,7 +17,8 @@ class AttentionView:
     q and k are as they are multiplied: rotated, normalised. With grouped keys there are fewer key heads than
     heads, and head a reads key head a // group. The logit of key j for query i is scale * q_i.k_j + bias; a soft-cap
     bends scale * q.k before the bias is added. The softmax runs over the keys that `visible` allows, and the sink
-    logit where there is one. x is what the layer's projections read; `valid` is False for padding.
+    logit where there is one. x is what the layer's projections read; `valid` is False for padding; tokens, where
+    whoever runs the model says them, are those of the keys.
     """
 
     q: Float[Tensor, "batch head query e"]
@@ -35,6 +36,7 @@ class AttentionView:
     module: str = ""
     x: Float[Tensor, "batch query d"] | None = None
     valid: Bool[Tensor, "batch query"] | None = None
+    tokens: Int[Tensor, "batch key"] | None = None
 
     @property
     def heads(self) -> int:

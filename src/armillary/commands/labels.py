@@ -9,18 +9,27 @@ from armillary.commands.options import AsCsv, AsJson, Folder, TrustRemoteCode, p
 
 
 def labels(folder: Folder, as_json: AsJson = False) -> None:
-    """Print how many heads do what and in which layers, and how far the lenses agree with one another."""
+    """Print how many heads do what and in which layers, what else they do, and how far the lenses agree."""
     from armillary import tables
     from armillary.atlas import open_atlas
-    from armillary.lenses.labels import agreement_table, evidence_table, label_counts
+    from armillary.lenses.labels import agreement_table, evidence_table, label_counts, more_facts
 
     atlas = open_atlas(folder)
     counts, agreement = label_counts(atlas), agreement_table(atlas)
     if as_json:
-        found = {"labels": counts, "agreement": agreement, "evidence": evidence_table(atlas)}
+        found = {
+            "labels": counts,
+            "more": more_facts(atlas),
+            "agreement": agreement,
+            "evidence": evidence_table(atlas),
+        }
         print_json({name: json.loads(tables.as_json(table)) for name, table in found.items()})
         return
     tables.show(counts, title="What the heads do; 'sure' are those that no random head of their size resembles")
+    more = more_facts(atlas)
+    if not more.empty:
+        typer.echo()
+        tables.show(more, title="Heads that do more than their label says, rest on few keys, or fail their check")
     typer.echo()
     tables.show(agreement, title="Where lenses should tell the same story: rank correlations over heads")
 
@@ -28,7 +37,7 @@ def labels(folder: Folder, as_json: AsJson = False) -> None:
 def verify_heads(
     folder: Folder,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
-    heads: Annotated[int, typer.Option(help="How many heads; labels take turns, confident heads first.", min=1)] = 24,
+    heads: Annotated[int, typer.Option(help="How many heads; labels take turns, significant heads first.", min=1)] = 24,
     blocks: Annotated[int, typer.Option(help="Blocks of the atlas's text to run for every head.", min=1)] = 8,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -41,6 +50,7 @@ def verify_heads(
     from armillary.head_checks import check_heads, sampled_heads, summary
     from armillary.models import load_for
     from armillary.terminal import progress
+    from armillary.verdicts import keep_verdicts
 
     atlas = open_atlas(folder)
     chosen = sampled_heads(atlas, heads)
@@ -48,6 +58,10 @@ def verify_heads(
         raise ArmillaryError("no head of this atlas has a label that can be checked: all are broad or mixed")
     loaded = load_for(atlas.attrs["model"], model or atlas.attrs["model"]["name"], trust_remote_code=trust_remote_code)
     found = check_heads(loaded, atlas, chosen, blocks=blocks, track=progress)
+    try:
+        keep_verdicts(atlas, found)
+    except ArmillaryError as error:  # a folder that may only be read: what was found is told all the same
+        typer.echo(f"armillary: the verdicts are not kept for labels, report and viewer: {error}", err=True)
     if as_csv:
         typer.echo(found.to_csv(index=False), nl=False)
     elif as_json:

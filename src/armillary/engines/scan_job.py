@@ -166,6 +166,7 @@ class ScanBench:
         self.model = model
         self.anatomy = describe(model)
         self._passes: dict[str, Pass] = {}
+        self._ids: Int[Tensor, "batch token"] | None = None
         parameter = next(model.parameters())
         self.facts = Facts(
             anatomy=replace(self.anatomy, _read_layer=None, _read_matrices=None),
@@ -238,7 +239,7 @@ class ScanBench:
 
         def receive(view: AttentionView) -> None:
             for stream in streams.values():
-                stream.update(view.layer, view)
+                stream.update(view.layer, replace(view, tokens=self._ids))
 
         with Tap(self.model, receive):
             yield from self._run(task.data, list(range(len(task.data.tokens))))
@@ -251,7 +252,7 @@ class ScanBench:
         device = input_device(self.model)
         for start in range(0, len(rows), given.settings.batch):
             batch = rows[start : start + given.settings.batch]
-            ids = torch.from_numpy(given.tokens[batch]).to(device)
+            self._ids = ids = torch.from_numpy(given.tokens[batch]).to(device)
             try:
                 with torch.no_grad():
                     part(input_ids=ids, **options)

@@ -32,7 +32,9 @@ LABEL_COLOURS = {
     "first-token": "#D55E00",
     "induction": "#CC79A7",
     "duplicate": "#882255",
-    "content": "#E69F00",
+    "matching": "#E69F00",
+    "preference": "#AA4499",
+    "content": "#DDCC77",
     "broad": "#F0E442",
     "mixed": "#999999",
 }

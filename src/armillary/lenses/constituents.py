@@ -17,16 +17,25 @@ if TYPE_CHECKING:
 
 POSITIONAL = tuple(term for term in TERMS if "cvec" not in term)
 CONTENT = ("cvec_cvec",)
+PREFERENCE = ("mean_cvec", "pos_cvec")
 MIXED = tuple(term for term in TERMS if "cvec" in term and term not in CONTENT)
 
 
 def head_columns(atlas: "Atlas") -> pd.DataFrame:
-    """share_* of every head, and their folds: positional (no cvec, and the bias), content (cvec-cvec), mixed."""
+    """share_* of every head, and their folds: positional (no cvec, and the bias), content (cvec-cvec), mixed.
+
+    preference_share is the part of mixed in which the key alone brings content: the same keys for every query.
+    """
     if not atlas.has("constituents"):
         return pd.DataFrame()
     found = atlas.group("constituents")
     table = pd.DataFrame({f"share_{term}": found[f"share_{term}"].to_numpy().reshape(-1) for term in TERMS})
-    for name, terms in (("positional", POSITIONAL), ("content", CONTENT), ("mixed", MIXED)):
+    for name, terms in (
+        ("positional", POSITIONAL),
+        ("content", CONTENT),
+        ("mixed", MIXED),
+        ("preference", PREFERENCE),
+    ):
         table[f"{name}_share"] = table[[f"share_{term}" for term in terms]].sum(axis=1, skipna=False)
     positions = [layer["position"] for layer in atlas.attrs["anatomy"]["layers"] for _ in range(layer["heads"])]
     biased = [position is not None and position["kind"] in ("Alibi", "RelativeBias") for position in positions]

@@ -32,8 +32,9 @@ HEAD_COLUMNS = (
     *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_align_z", "xi", "eta", "regime"),
     *("high_freq_share", "induction_score"),
 )
-WORDS = {"label", "first_label", "second_label", "regime", "regime_data", "matrix"}
-WHOLE = {"layer", "head", "kv_head", "confident", "screenot_rank", "rows", "columns", "outliers"}
+WORDS = {"label", "also", "first_label", "second_label", "rests_on", "regime", "regime_data", "matrix"}
+WHOLE = {"layer", "head", "kv_head", "screenot_rank", "rows", "columns", "outliers"}
+YES_OR_NO = {"significant"}
 
 
 def layer_table(atlas: "Atlas") -> pd.DataFrame:
@@ -71,10 +72,11 @@ def write_tables(atlas: "Atlas") -> None:
             "columns": list(table.columns),
             "numbers": numbers,
             "whole": [column for column in table.columns if column in WHOLE],
+            "yes_or_no": [column for column in table.columns if column in YES_OR_NO],
             "words": {column: table[column].to_list() for column in table.columns if column in WORDS},
         }
         group = root.create_group(f"tables/{name}", attributes=attributes)
-        values = table[numbers].to_numpy(np.float64)
+        values = table[numbers].astype(np.float64).to_numpy()
         # one plain chunk, even if all is missing: atlas.py reads it without Zarr
         group.create_array(
             "values",

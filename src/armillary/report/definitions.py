@@ -17,14 +17,29 @@ HEADS: dict[str, tuple[str, str]] = {
     "head": ("The head within its layer, counted from 0; a head is named LAYER.HEAD.", ""),
     "kv_head": ("The key and value head that this query head reads; several share one in grouped attention.", ""),
     "label": (
-        "What most of the head's focus does, in one word; 'broad' where most attention is spread evenly, 'mixed' where "
+        "What most of the head's focus does, in one word. A focused head that has no such word and needs content is "
+        "'matching' if most of that is content against content, 'preference' if most is the key's content alone (the "
+        "same keys for every query), else 'content'. 'broad' where most attention is spread evenly, 'mixed' where "
         "nothing fits.",
         "",
     ),
-    "confident": (
-        "1 where random heads of the same size, reading the same input, do not show the label; "
-        "else 0, and always 0 for 'broad' and 'mixed'.",
+    "also": (
+        "What else the head does: in text, where the label is about random tokens said twice; on those, where the "
+        "label is about text.",
         "",
+    ),
+    "significant": (
+        "Whether random heads of the same size, reading the same input, do not show the label; "
+        "never so for 'broad' and 'mixed'.",
+        "",
+    ),
+    "check": (
+        "What `verify-heads` found of the label: it holds, fails, or is undecided within two standard errors.",
+        "",
+    ),
+    "rests_on": (
+        "The fewest positions or tokens, up to four, whose attention above chance is more than half of the focus.",
+        r"\textstyle\sum_{j \in K} \langle a_{ij} - 1/n_i \rangle > \tfrac12 \langle \text{focus} \rangle",
     ),
     "first_label": ("The head's own label; where it is mixed, the kind that explains most of it.", ""),
     "second_label": ("The kind that explains most of the head besides the first.", ""),
@@ -65,6 +80,11 @@ HEADS: dict[str, tuple[str, str]] = {
     "mixed_share": (
         "Share of the logits' variation by content on one side against mean or position on the other.",
         "",
+    ),
+    "preference_share": (
+        "Share of the logits' variation by content of the key against a query's mean or position: the same keys are "
+        "preferred whatever the query is.",
+        r"s_{mv} + s_{pv}",
     ),
     "share_bias": ("Share of the logits' variation by a position bias (ALiBi, T5).", ""),
     "constituent_error": ("How far the sum of all terms is from the logit that the model computed, relative.", ""),

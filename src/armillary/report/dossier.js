@@ -44,7 +44,8 @@ export function openRow(row, order = values("heads", "head").map((_, i) => i)) {
   const label = values("heads", "label")?.[row];
   title.replaceChildren(`Head ${headName(row)}`);
   if (label) {
-    const chip = make("span", { className: "chip" }, label);
+    const unsure = values("heads", "significant")?.[row] === "no" || values("heads", "check")?.[row] === "fails";
+    const chip = make("span", { className: "chip" }, label + (unsure ? "?" : ""));
     chip.style.setProperty("--chip", page.labels[label] ?? "#999999");
     title.append(" ", chip);
   }
@@ -75,8 +76,9 @@ function words(row) {
   const label = of("label", row);
   if (!label) return (place.append(make("p", {}, "This atlas has no labels: scan again to get them.")), place);
   const own = found.filter((one) => one[0] === label && one[1] === "rule");
-  const sure = of("confident", row);
-  const verdict = { 1: "random heads of the same size do not show it", 0: "random heads can show as much, so the label is not confident" }[sure] ?? "there is no null model to hold it against";
+  const significant = { yes: "random heads of the same size do not show it", no: "random heads can show as much, so the label is not significant" }[of("significant", row)] ?? "there is no null model to hold it against";
+  const check = { fails: ", but its own check fails, so it is not sure", holds: ", and its own check holds", undecided: ", and its own check is undecided" }[of("check", row)] ?? "";
+  const verdict = significant + check + besides(row);
   place.append(make("p", {}, make("strong", {}, `Labelled \u2018${label}\u2019`), `: ${own.length ? own.map(rule).join("; ") + "; " : ""}${verdict}. Its nearest kinds are ${of("first_label", row)} and ${of("second_label", row)}.`));
   const support = found.filter((one) => one[1] === "support");
   if (support.length) {
@@ -84,6 +86,13 @@ function words(row) {
   }
   if (found.length) place.append(evidence(found));
   return place;
+}
+
+// What else the head does, and the few keys that it rests on.
+function besides(row) {
+  const also = of("also", row);
+  const where = ["induction", "duplicate"].includes(also) ? "on repeated random tokens" : "in text";
+  return (also ? `. It is also \u2018${also}\u2019 ${where}` : "") + (of("rests_on", row) ? `. It rests on ${of("rests_on", row)}` : "");
 }
 
 function listed(parts, repeated) {
@@ -94,6 +103,8 @@ function listed(parts, repeated) {
 // What the strength of each label is a share of; of all others, the focus.
 const SHARES = {
   broad: "of its attention is spread evenly",
+  matching: "of its logits need content",
+  preference: "of its logits need content",
   content: "of its logits need content",
   induction: "of its focus there, what rests on the first token left aside",
   duplicate: "of its focus there, what rests on the first token left aside",

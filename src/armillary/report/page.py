@@ -221,8 +221,15 @@ def _column(grid: Grid, name: str) -> dict[str, Any]:
     values = grid.table[name]
     number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     meant = definition(grid.meaning, name)
-    kept = [_number(value) for value in values] if number else [None if pd.isna(v) else str(v) for v in values]
+    kept = [_number(value) for value in values] if number else [_word(value) for value in values]
     return {"name": name, "number": number, "words": meant.words if meant else "", "values": kept}
+
+
+def _word(value: Any) -> str | None:
+    """A word as it is, yes or no, or null where it is missing."""
+    if pd.isna(value):
+        return None
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def _number(value: Any) -> float | int | None:

@@ -27,18 +27,21 @@ MOST_POINTS = 3000
 
 SETS: dict[str, tuple[str, ...]] = {
     "overview": (
-        *("label", "confident", "entropy_norm", "self_mass", "prev_mass", "first_mass", "induction_score"),
+        *("label", "also", "significant", "check", "entropy_norm", "self_mass", "prev_mass", "first_mass"),
+        "induction_score",
         *("mean_distance", "positional_share", "content_share", "high_freq_share", "regime"),
     ),
     "attention": (
-        *("label", "first_label", "second_label", "focus", "entropy", "entropy_norm", "mixed_tokens", "self_mass"),
+        *("label", "also", "rests_on", "first_label", "second_label", "focus", "entropy", "entropy_norm"),
+        *("mixed_tokens", "self_mass"),
         *("prev_mass", "next_mass", "near_mass", "first_mass", "sink_mass", "mean_distance", "induction_score"),
         *("duplicate_score", "rank_one_distance"),
     ),
     "constituents": (
         *("share_mean_mean", "share_mean_pos", "share_pos_mean", "share_pos_pos", "share_bias", "share_mean_cvec"),
         *("share_pos_cvec", "share_cvec_mean", "share_cvec_pos", "share_cvec_cvec", "positional_share"),
-        *("content_share", "mixed_share", "argmax_ratio", "pwp_energy_10", "qk_energy_10", "constituent_error"),
+        *("content_share", "mixed_share", "preference_share", "argmax_ratio", "pwp_energy_10", "qk_energy_10"),
+        "constituent_error",
     ),
     "spectra": (
         *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_stable_rank_random", "qk_entropy_rank"),

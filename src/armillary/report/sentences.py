@@ -20,6 +20,8 @@ KINDS = {
     "first-token": "first-token",
     "induction": "induction",
     "duplicate": "duplicate-token",
+    "matching": "matching",
+    "preference": "preference",
     "content": "content",
     "broad": "broad",
     "mixed": "mixed",
@@ -146,11 +148,18 @@ def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
 
 
 def _unsure(write: _Writer, heads: pd.DataFrame) -> str:
-    """How many labels are not confident; broad and mixed heads have nothing to be confident of."""
-    if not known(heads, "confident"):
-        return ""
-    unsure = int((~heads["label"].isin(["broad", "mixed"]) & (heads["confident"] == 0).fillna(False)).sum())
-    return f"; random heads could pass for {write.count('unsure', unsure)} of them" if unsure else ""
+    """How many labels are not significant (broad and mixed never are), and how many fail their own check."""
+    said = ""
+    if known(heads, "significant"):
+        named = ~heads["label"].isin(["broad", "mixed"])
+        unsure = int((named & ~heads["significant"].astype("boolean").fillna(True)).sum())
+        said = f"; random heads could pass for {write.count('unsure', unsure)} of them" if unsure else ""
+    if known(heads, "check"):
+        failed = int((heads["check"] == "fails").sum())
+        checked = write.count("checked", int(heads["check"].notna().sum()))
+        fail = plural(failed, "fails", "fail")
+        said += f"; of {checked} labels that were checked, {write.count('failed', failed)} {fail}"
+    return said
 
 
 def _where(write: _Writer, word: str, part: pd.DataFrame) -> str:

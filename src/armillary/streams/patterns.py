@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from armillary.streams.stream import State
@@ -44,6 +44,19 @@ def repeats(period: int, first: int = 0) -> dict[str, Relation]:
     }
 
 
+def among_tokens(
+    view: AttentionView, rows: slice
+) -> tuple[Float[Tensor, "batch head row key"], Float[Tensor, "#batch #head row key"]]:
+    """Where these rows look among the tokens, and what uniform attention over their visible keys would be.
+
+    Attention on a learned sink is left aside: it is told by itself.
+    """
+    attention, seen = view.attention(rows), view.visible(rows)
+    if view.sinks is not None:
+        attention = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
+    return attention, seen / seen.sum(-1, keepdim=True).clamp(min=1)
+
+
 class Masses:
     """Per head, means over rows: the attention on each relation, what uniform attention would give it, and the focus.
 
@@ -70,13 +83,10 @@ class Masses:
         return state
 
     def _measure_rows(self, view: AttentionView, rows: slice) -> State:
-        attention = view.attention(rows)
-        if view.sinks is not None:  # where it looks among the tokens; the sink's part is told by itself
-            attention = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
+        attention, chance = among_tokens(view, rows)
         seen = view.visible(rows)
         query = torch.arange(view.queries, device=attention.device)[rows, None] + view.keys - view.queries
         key = torch.arange(view.keys, device=attention.device)[None]
-        chance = seen / seen.sum(-1, keepdim=True).clamp(min=1)
         counted = seen.any(-1, keepdim=True)
         if self.among is not None:
             counted = (self.relations[self.among](query, key) & seen).any(-1, keepdim=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from armillary.atlas import Atlas
 
 COLOURS = {**LABEL_COLOURS, **REGIME_COLOURS}
-NOT_MEASURES = ("layer", "head", "kv_head")
+NOT_MEASURES = ("layer", "head", "kv_head", "also", "rests_on")
 
 
 class Pages:
@@ -140,8 +140,12 @@ def _kind(layer: dict[str, Any]) -> str:
 
 
 def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
-    """The columns of a table of heads; what is missing is null."""
-    return {name: plain([None if pd.isna(value) else value for value in table[name]]) for name in table.columns}
+    """The columns of a table of heads; what is missing is null, yes and no are 1 and 0, which maps can color."""
+
+    def shown(value: Any) -> Any:
+        return None if pd.isna(value) else int(value) if isinstance(value, bool) else value
+
+    return {str(name): plain([shown(value) for value in column]) for name, column in table.items()}
 
 
 def measures(heads: pd.DataFrame) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ function tellEvidence(rowsOf) {
   if (!rowsOf.length) return fill(evidence);
   const lines = rowsOf.map((row) => [row.label, row.measure, told(row.value), told(row.null), told(row.threshold), told(row.strength, 3), row.holds ? "holds" : "–"]);
   const made = table(["label", "rests on", "this head", "random head", "threshold", "explains", ""], lines);
-  const note = "A label holds where it explains more than half of the head's focus (content: of its logits). Lines without such a share are what other measures say of the label; they decide nothing.";
+  const note = "A label holds where it explains more than half of the head's focus (matching, preference and content: of its logits). Lines without such a share are what other measures say of the label; they decide nothing.";
   made.classList.add("evidence");
   fill(evidence, element("section", { class: "card" }, element("h3", {}, "Why this label"), element("p", { class: "note" }, note), made));
 }

@@ -99,17 +99,30 @@ export async function show(changed) {
   if (!changed || changed.has("head") || changed.has("colour")) describe();
 }
 
+// What else is known of the chosen head: another thing that it does, few keys that it rests on, a check, the next label.
+function besides() {
+  const also = value("also");
+  const second = value("second_label");
+  const repeated = ["induction", "duplicate"].includes(also);
+  const said = [
+    also && `and ${also} ${repeated ? "on repeated random tokens" : "in text"}`,
+    value("rests_on") && `rests on ${value("rests_on")}`,
+    value("check") && `its check ${value("check") === "undecided" ? "is undecided" : value("check")}`,
+    second && `then ${second}`,
+  ];
+  return said.filter(Boolean).join("; ");
+}
+
 function describe() {
   const [layer, head] = state.head;
   const label = value("label");
-  const sure = value("confident");
-  const chip = label && element("span", { class: "label", title: facts.measures.find(({ name }) => name === "confident")?.means }, label + (sure === 0 ? "?" : ""));
+  const unsure = value("significant") === 0 || value("check") === "fails";
+  const chip = label && element("span", { class: "label", title: facts.measures.find(({ name }) => name === "significant")?.means }, label + (unsure ? "?" : ""));
   if (chip) {
     chip.style.background = facts.colours[label] ?? "#666666";
     chip.style.color = facts.inks[label] ?? "#ffffff";
   }
-  const second = value("second_label");
-  fill(byId("head-name"), `Head ${layer}.${head}`, chip, second && element("span", { class: "note" }, `then ${second}`));
+  fill(byId("head-name"), `Head ${layer}.${head}`, chip, element("span", { class: "note" }, besides()));
   const names = [state.colour, ...FACTS.filter((name) => name !== state.colour && value(name) !== null)].slice(0, 9);
   fill(byId("facts"), ...names.flatMap((name, i) => [element("dt", {}, name), element("dd", i ? {} : { id: "chosen-value", class: "measure" }, told(value(name)))]));
 }
