@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from armillary.atlas import Atlas, open_atlas
     from armillary.comparison import compare
+    from armillary.converting import convert
     from armillary.errors import ArmillaryError
     from armillary.merging import merge
     from armillary.models import load
@@ -38,6 +39,7 @@ _HOMES = {
     "Atlas": "armillary.atlas",
     "open_atlas": "armillary.atlas",
     "compare": "armillary.comparison",
+    "convert": "armillary.converting",
     "ArmillaryError": "armillary.errors",
     "load": "armillary.models",
     "merge": "armillary.merging",
@@ -60,6 +62,7 @@ __all__ = [
     "Tap",
     "bundled",
     "compare",
+    "convert",
     "describe",
     "interventions",
     "known_families",

@@ -11,6 +11,7 @@ import typer
 from armillary import __version__
 from armillary.commands import (
     atlas,
+    convert,
     experiment,
     intervene,
     labels,
@@ -27,6 +28,7 @@ from armillary.commands import (
 )
 from armillary.commands.command import Command
 from armillary.errors import ArmillaryError
+from armillary.quiet import VERBOSE
 
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises; Typer carries a copy of Click in newer versions and imports it in older ones."""
@@ -45,7 +47,14 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def armillary(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def armillary(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show what transformers says while it loads a model.")
+    ] = False,
+) -> None:
+    if verbose:
+        os.environ[VERBOSE] = "1"  # workers inherit it
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -74,6 +83,7 @@ for command in (
     theory.theory,
     model.inspect,
     model.doctor,
+    convert.convert,
     scan.demo,
 ):
     app.command(name={"map_attention": "map"}.get(command.__name__), cls=Command)(command)

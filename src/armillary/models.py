@@ -1,7 +1,6 @@
-"""Loading models safely: safetensors or weights_only pickles, no code from checkpoints unless asked."""
+"""Loading models safely: from safetensors or GGUF, no pickles, no code from checkpoints unless asked."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,12 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from armillary.anatomy.adapter import adapter_for
-from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
+from armillary.anatomy.checkpoint import INDEX, Checkpoint, expanded, hub_reachable, load_config
+from armillary.anatomy.folder import index_names, refuse_outside, refuse_special_files
 from armillary.anatomy.gguf import gguf_file
-from armillary.anatomy.source import describe
+from armillary.anatomy.gguf_header import check_gguf
+from armillary.anatomy.source import describe, load_config_of, of_files
 from armillary.anatomy.weights import bad
+from armillary.anatomy.whole import in_one_line, loader_of, refuse_incomplete
 from armillary.errors import ArmillaryError
 from armillary.identity import config_hash, fingerprint
+from armillary.quiet import quiet
 from armillary.temporary import temporary_folder
 
 WhenNotFinite = Literal["refuse", "allow"]
@@ -37,35 +40,25 @@ def load(
     if not_finite not in ("refuse", "allow"):
         raise ArmillaryError(f"not_finite={not_finite!r} is not known: it can be 'refuse' or 'allow'")
     source = expanded(source)
-    packed = None if "gguf_file" in options else gguf_file(source)
+    if "gguf_file" in options and Path(source).is_dir():
+        source = Path(source) / str(options.pop("gguf_file"))
+        if not source.is_file():
+            raise ArmillaryError(f"there is no file {source}: give a GGUF file that exists")
+    chosen = {name: options[name] for name in OF_THE_CONFIG if name in options}
+    packed = gguf_file(source)
+    if packed is not None:
+        config = load_config_of(source, trust_remote_code=trust_remote_code)
+    else:
+        config = load_config(source, trust_remote_code=trust_remote_code, **chosen)
+    place = Path(source) / str(options.get("subfolder") or "")
+    if packed is not None or place.is_dir():
+        of_files(config, packed or place)  # headers tell a damaged or foreign file apart
     if packed is not None:
         source, options = packed.parent, {**options, "gguf_file": packed.name}
-    chosen = {name: options[name] for name in OF_THE_CONFIG if name in options}
-    config = load_config(source, trust_remote_code=trust_remote_code, **chosen)
-    if Path(source).is_dir() and list(Path(source).glob("*.safetensors")) and not chosen:
-        describe(source, trust_remote_code=trust_remote_code)  # headers tell a damaged or foreign file apart
-    if "gguf_file" not in options:
+    elif "gguf_file" not in options:
         options = {"config": config, **options}
-    try:
-        model, info = _loader(config).from_pretrained(
-            str(source),
-            trust_remote_code=trust_remote_code,
-            weights_only=True,
-            dtype=dtype,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by name: transformers only points to a table on the terminal
-            **options,
-        )
-    except Exception as error:
-        raise ArmillaryError(f"{source} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-    lacking = sorted(key for key in info["missing_keys"] if "pooler" not in str(key))
-    _refuse_other_shapes(source, info.get("mismatched_keys", ()))
-    if lacking:
-        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-        raise ArmillaryError(
-            f"{source} lacks weights that the model needs ({', '.join(map(str, lacking[:3]))}{more}): "
-            "weights and config.json do not belong together"
-        )
+    model, info = _loaded(source, config, {"trust_remote_code": trust_remote_code, "dtype": dtype, **options})
+    refuse_incomplete(source, model, info)
     model.eval()
     if getattr(config, "armillary_rotary", None):
         from armillary.interventions.frequencies import apply
@@ -76,15 +69,41 @@ def load(
     return model
 
 
-def _refuse_other_shapes(source: str | Path, unlike: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
-    """Raise where tensors have other shapes than the configuration gives them; `unlike` are (name, stored, given)."""
-    told = [f"{name} is {tuple(stored)}, not {tuple(given)}" for name, stored, given in sorted(unlike)]
-    if told:
-        more = f", and {len(told) - 3} more" if len(told) > 3 else ""
-        raise ArmillaryError(
-            f"{source} holds weights of other shapes than its configuration describes ({'; '.join(told[:3])}{more}): "
-            "weights and config.json do not belong together"
-        )
+def _loaded(source: str | Path, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model as transformers loads it, from safetensors only, and its report of what it found."""
+    if not Path(source).is_dir():
+        _check_index_on_hub(source, options)
+    try:
+        with quiet():
+            loaded: tuple[Any, dict[str, Any]] = loader_of(config).from_pretrained(
+                str(source),
+                weights_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused afterwards, by name: transformers only points to a table
+                **options,
+            )
+    except Exception as error:
+        if not Path(source).is_dir() and isinstance(error, OSError):
+            raise ArmillaryError(
+                f"{source} cannot be loaded from the hub ({in_one_line(error, 150)}): if it has no "
+                "safetensors but pytorch_model.bin, download it into a folder and run  armillary convert FOLDER"
+            ) from error
+        raise ArmillaryError(f"{source} cannot be loaded: {in_one_line(error)}") from error
+    return loaded
+
+
+def _check_index_on_hub(source: str | Path, options: dict[str, Any]) -> None:
+    """An index on the hub must name files of its own repository, as one in a folder must name files of the folder."""
+    from transformers.utils import cached_file
+
+    chosen = {name: options[name] for name in OF_THE_CONFIG if name in options and name != "gguf_file"}
+    if not hub_reachable():
+        chosen["local_files_only"] = True
+    index = cached_file(str(source), INDEX, _raise_exceptions_for_missing_entries=False, **chosen)
+    if index is not None:
+        for name in index_names(Path(index)):
+            refuse_outside(Path(index), name)
 
 
 def load_on(
@@ -100,8 +119,6 @@ def load_on(
     if device_map is None:
         place = pick_device(device)
         return load(source, trust_remote_code=trust_remote_code, dtype=pick_dtype(dtype, place)).to(place)
-    if find_spec("accelerate") is None:
-        raise ArmillaryError("a device map needs the package accelerate: pip install 'armillary[big]'")
     if device not in ("auto", "cuda"):
         raise ArmillaryError(f"--device {device} and a device map contradict each other: give one of them")
     chosen = pick_dtype(dtype, pick_device("auto"))
@@ -121,9 +138,11 @@ def pick_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ArmillaryError(f"there is no device {device!r} here: {str(error).splitlines()[0]}") from error
+        made = torch.empty(0, device=device)
+    except Exception as error:  # each backend that is absent has its own
+        raise ArmillaryError(f"there is no device {device!r} here: {in_one_line(error, 200)}") from error
+    if made.is_meta:
+        raise ArmillaryError("the device 'meta' holds no numbers to compute with: give auto, cpu, cuda, cuda:1 or mps")
     return device
 
 
@@ -144,12 +163,20 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
     packed = gguf_file(expanded(source))
     options = {} if packed is None else {"gguf_file": packed.name}
     place = expanded(source) if packed is None else packed.parent
+    if Path(place).is_dir():
+        refuse_special_files(Path(place))
+    if packed is not None:
+        check_gguf(packed)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(place), trust_remote_code=trust_remote_code, **options)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(str(place), trust_remote_code=trust_remote_code, **options)
+        nothing = not tokenizer("a b", add_special_tokens=False)["input_ids"]  # transformers may make an empty one
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # the tokenizers' Rust code panics on some files, which is no Exception
+        reason = in_one_line(error, 200)
         raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error
-    if not tokenizer("a b", add_special_tokens=False)["input_ids"]:  # transformers makes an empty one out of nothing
+    if nothing:
         raise ArmillaryError(f"{source} has no tokenizer: text needs one; tokens or builtin:random do not")
     return tokenizer
 
@@ -213,16 +240,3 @@ def _tensors(source: nn.Module | str | Path) -> Iterator[tuple[str, Tensor]]:
         tensor = checkpoint.read(name)
         if tensor is not None and tensor.is_floating_point() and tensor.dtype.itemsize > 1:
             yield name, tensor
-
-
-def _loader(config: Any) -> Any:
-    """The class that the configuration names, if transformers has it, else an Auto class."""
-    import transformers
-
-    for name in getattr(config, "architectures", None) or ():
-        named = getattr(transformers, name, None)
-        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
-            return named
-    if type(config) in transformers.AutoModelForCausalLM._model_mapping and not config.is_encoder_decoder:
-        return transformers.AutoModelForCausalLM
-    return transformers.AutoModel

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from armillary.anatomy.description import Anatomy, Layer, LayerPosition, NormKind, QKNorm
+from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.weights import (
     Dense,
     LayerWeights,
@@ -102,6 +103,15 @@ class Adapter:
     def describe(self, config: Config) -> Anatomy:
         """The anatomy that this configuration describes, without weights."""
         self.refuse_unknown(config)
+        refuse_absurd_sizes(
+            self.family,
+            layers=self.runs(config),
+            heads=self.heads(config),
+            key_heads=self.kv_heads(config),
+            head_width=self.head_width(config),
+            model_width=config.hidden_size,
+            vocabulary=config.vocab_size,
+        )
         return Anatomy(
             family=self.family,
             d_model=int(config.hidden_size),

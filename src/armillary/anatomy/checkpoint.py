@@ -1,6 +1,5 @@
 """A model folder on disk: its configuration, and its safetensors read one tensor at a time."""
 
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -12,7 +11,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from armillary.anatomy.folder import (
+    indexed_files,
+    read_json,
+    refuse_hidden_weights,
+    refuse_outside,
+    refuse_special_files,
+)
+from armillary.anatomy.limits import refuse_absurd_counts
 from armillary.errors import ArmillaryError
+from armillary.quiet import quiet
 
 
 def load_config(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
@@ -25,18 +33,33 @@ def load_config(source: str | Path, *, trust_remote_code: bool = False, **option
     source = expanded(source)
     folder = Path(source)
     if folder.is_dir():
-        if "gguf_file" not in options and "subfolder" not in options:
-            _check_config_file(folder, trust_remote_code)
+        refuse_special_files(folder)
+        if "gguf_file" not in options:
+            _check_config_file(folder / str(options.get("subfolder") or ""), trust_remote_code)
     elif folder.exists():
-        raise ArmillaryError(f"{source} is a file: give the model's folder (the one with config.json) or a hub id")
+        kind = "is a file" if folder.is_file() else "is neither a folder nor a file"
+        raise ArmillaryError(f"{source} {kind}: give the model's folder (the one with config.json) or a hub id")
     elif looks_like_path(source):
         raise ArmillaryError(f"there is no folder {source}: give a model folder that exists or a hub id")
-    if not folder.is_dir() and not hub_reachable():
+    elif not hub_reachable():
         options = {"local_files_only": True, **options}  # what was fetched before may do; asking again would take long
     try:
-        return AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code, **options)
+        with quiet():
+            if not folder.is_dir():
+                _check_settings(_fetched_settings(source, options), f"the configuration of {source}")
+            return AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code, **options)
+    except ArmillaryError:
+        raise
     except Exception as error:
         raise ArmillaryError(_config_problem(source, error)) from error
+
+
+def _fetched_settings(source: str | Path, options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a model on the hub, as they are written there."""
+    from transformers import PreTrainedConfig
+
+    settings: dict[str, Any] = PreTrainedConfig.get_config_dict(str(source), **options)[0]
+    return settings
 
 
 def hub_reachable() -> bool:
@@ -69,17 +92,23 @@ def _check_config_file(folder: Path, trust_remote_code: bool) -> None:
     path = folder / "config.json"
     if not path.is_file():
         raise ArmillaryError(f"{folder} has no config.json: a model folder is what save_pretrained() writes")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ArmillaryError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ArmillaryError(f"{path} holds a {type(config).__name__}, not the settings of a model")
-    if "auto_map" in config and not trust_remote_code and not _known_to_transformers(config.get("model_type")):
+    config = read_json(path)
+    _check_settings(config, path)
+    if "auto_map" in config and not trust_remote_code and not _known_to_transformers(config["model_type"]):
         raise ArmillaryError(
             f"{folder} needs Python code that comes with the checkpoint ({config['auto_map']}); "
             "it is not run unless you ask: --trust-remote-code, or trust_remote_code=True"
         )
+
+
+def _check_settings(config: dict[str, Any], where: Any) -> None:
+    """The settings say which family this is, and count nothing that would take forever to make a list of."""
+    if not isinstance(config.get("model_type"), str):
+        raise ArmillaryError(
+            f'{where} has no model_type that says the family: add a line such as "model_type": "bert", with the '
+            "family that the model was trained as"
+        )
+    refuse_absurd_counts(config, where)
 
 
 def _known_to_transformers(model_type: Any) -> bool:
@@ -98,27 +127,35 @@ def _config_problem(source: str | Path, error: Exception) -> str:
 
 
 class Checkpoint:
-    """The tensors of a folder by name, each read when asked for; nothing is kept in memory."""
+    """The tensors of a folder by name, each read when asked for; only the files' headers are kept in memory."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._files = {name: file for file in self._shards() for name in _names_in(file)}
+        refuse_special_files(self.folder)
+        refuse_hidden_weights(self.folder)
+        self._places: dict[str, Path] = {}
+        self._headers: dict[str, Tensor] = {}
+        for file in self._shards():
+            for name, header in _headers_of(file):
+                if name in self._places:
+                    raise ArmillaryError(
+                        f"{self.folder} has the tensor {name} in {self._places[name].name} and in {file.name}: "
+                        "which of them is meant cannot be told"
+                    )
+                self._places[name], self._headers[name] = file, header
 
     def _shards(self) -> list[Path]:
         """The files that transformers would read: the one file, else those of the index, else the only one."""
-        single, index = self.folder / "model.safetensors", self.folder / "model.safetensors.index.json"
+        settings = self.folder / "config.json"
+        named = read_json(settings).get("transformers_weights") if settings.is_file() else None
+        if named is not None:
+            return self._named(settings, named)
+        single, index = self.folder / "model.safetensors", self.folder / INDEX
         if single.is_file():
             return [single]
         if index.is_file():
-            try:
-                names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            except (ValueError, KeyError, AttributeError) as error:
-                raise ArmillaryError(f"{index} is not a readable index of safetensors files: {error}") from error
-            missing = [name for name in names if not (self.folder / Path(name).name).is_file()]
-            if missing:
-                raise ArmillaryError(f"{self.folder} lacks {', '.join(missing)}, which its index names")
-            return [self.folder / Path(name).name for name in names]
-        shards = sorted(self.folder.glob("*.safetensors"))
+            return indexed_files(index)
+        shards = sorted(path for path in self.folder.glob("*.safetensors") if path.is_file())
         if not shards:
             raise ArmillaryError(_no_safetensors(self.folder))
         if len(shards) > 1:
@@ -130,50 +167,62 @@ class Checkpoint:
 
     def files(self) -> list[Path]:
         """The files that hold them."""
-        return sorted(set(self._files.values()))
+        return sorted(set(self._places.values()))
+
+    def _named(self, settings: Path, name: Any) -> list[Path]:
+        """The file, or those of the index, that the configuration itself names."""
+        if not isinstance(name, str) or not name.endswith((".safetensors", ".safetensors.index.json")):
+            raise ArmillaryError(f"{settings} has transformers_weights={name!r}, which is no safetensors file's name")
+        refuse_outside(settings, name)
+        if not (self.folder / name).is_file():
+            raise ArmillaryError(f"{self.folder} lacks {name}, which its configuration names")
+        return indexed_files(self.folder / name) if name.endswith(".json") else [self.folder / name]
 
     def names(self) -> list[str]:
         """The names of all tensors."""
-        return list(self._files)
+        return list(self._headers)
 
     def read(self, name: str) -> Tensor | None:
         """The tensor of that name, or None."""
-        if name not in self._files:
+        if name not in self._places:
             return None
-        with safe_open(self._files[name], framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
+        try:
+            with safe_open(self._places[name], framework="pt") as file:
+                tensor: Tensor = file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ArmillaryError(_damaged(self._places[name], error)) from error
         return tensor
 
     def header(self, name: str) -> Tensor | None:
         """A tensor of that name's shape and type without its numbers, from the file's header; or None."""
-        if name not in self._files:
-            return None
-        with safe_open(self._files[name], framework="pt") as file:
-            entry = file.get_slice(name)
-            dtype = STORED_TYPES.get(entry.get_dtype(), torch.uint8)
-            return torch.empty(entry.get_shape(), dtype=dtype, device="meta")
+        return self._headers.get(name)
 
 
+INDEX = "model.safetensors.index.json"
 STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """The types of plain numbers; everything else is some quantised format."""
 
 
-def _names_in(file: Path) -> Iterator[str]:
+def _headers_of(file: Path) -> Iterator[tuple[str, Tensor]]:
+    """The names of a file's tensors, each with its shape and type as a tensor without numbers."""
     try:
         with safe_open(file, framework="pt") as opened:
-            yield from opened.keys()
-    except (SafetensorError, OSError) as error:
-        raise ArmillaryError(
-            f"{file} is truncated or not a safetensors file ({str(error).strip()}): download or write it again"
-        ) from error
+            for name in opened.keys():  # noqa: SIM118  (no mapping)
+                entry = opened.get_slice(name)
+                dtype = STORED_TYPES.get(entry.get_dtype(), torch.uint8)
+                yield name, torch.empty(entry.get_shape(), dtype=dtype, device="meta")
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise ArmillaryError(_damaged(file, error)) from error
+
+
+def _damaged(file: Path, error: Exception) -> str:
+    return f"{file} is truncated or not a safetensors file ({str(error).strip()}): download or write it again"
 
 
 def _no_safetensors(folder: Path) -> str:
-    pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
-    if pickles:
+    if (folder / "pytorch_model.bin").is_file() or (folder / "pytorch_model.bin.index.json").is_file():
         return (
-            f"{folder} has its weights only as pickle ({pickles[0]}): reading them lazily needs safetensors; "
-            "load the model (armillary does so with weights_only=True, never arbitrary pickle) and save it again "
-            "with save_pretrained()"
+            f"{folder} has its weights only as a pickle (pytorch_model.bin), which is not read: write them as "
+            f"safetensors beside it with  armillary convert {folder}"
         )
     return f"{folder} has no .safetensors file: there are no weights to read"

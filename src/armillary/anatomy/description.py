@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from torch import Tensor
@@ -57,6 +58,7 @@ class Rotary:
         return self
 
 
+@lru_cache(maxsize=256)  # layers share their frequencies
 def geometric(base: float, width: int) -> tuple[float, ...]:
     """The plain rotary frequencies base^(-2f/width), f = 0 .. width/2 - 1."""
     return tuple(base ** (-2 * f / width) for f in range(width // 2))

@@ -1,5 +1,6 @@
 """Weights in GGUF files: tensors under their transformers names, each dequantised when asked for (extra 'gguf')."""
 
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from armillary.anatomy.folder import refuse_special_files
+from armillary.anatomy.whole import empty_model
 from armillary.errors import ArmillaryError
+
+BLOCK = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
+"""How the names of a layer's tensors begin in a GGUF file."""
+TURNED = ("attn_qkv.weight", "ffn_down.weight", "ffn_up.weight", "attn_output.weight")
+"""GPT-2's matrices, which GGUF files hold the other way round."""
 
 
 def gguf_file(source: str | Path) -> Path | None:
@@ -16,7 +24,8 @@ def gguf_file(source: str | Path) -> Path | None:
     if path.suffix == ".gguf" and path.is_file():
         return path
     if path.is_dir() and not (path / "config.json").is_file():
-        files = sorted(path.glob("*.gguf"))
+        refuse_special_files(path)
+        files = sorted(file for file in path.glob("*.gguf") if file.is_file())
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
             raise ArmillaryError(f"{source} has several GGUF files ({names}): name the one that is meant")
@@ -30,7 +39,7 @@ class GgufCheckpoint:
     Names and the order of rows (llama.cpp keeps rotary pairs side by side) are undone by transformers' own tables.
     """
 
-    def __init__(self, file: Path, config: Any) -> None:
+    def __init__(self, file: Path, config: Any, layers: int) -> None:
         self.file = file
         self._config = config
         try:
@@ -39,9 +48,15 @@ class GgufCheckpoint:
             raise ArmillaryError(f"{file} needs the package gguf: pip install 'armillary[gguf]'") from error
         try:
             self._reader = GGUFReader(str(file))
-        except (ValueError, OSError, IndexError) as error:
+        except Exception as error:
             raise ArmillaryError(f"{file} is truncated or not a GGUF file ({error})") from error
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        blocks = {int(block[1]) for name in self._tensors if (block := BLOCK.match(name))}
+        if blocks and max(blocks) + 1 != layers:
+            raise ArmillaryError(
+                f"{file} says that it has {layers} layers, but it has tensors of {max(blocks) + 1} "
+                f"(up to blk.{max(blocks)}): its header and its weights do not belong together"
+            )
 
     @cached_property
     def _processor(self) -> Any:
@@ -54,12 +69,9 @@ class GgufCheckpoint:
     @cached_property
     def _stored_names(self) -> dict[str, str]:
         """transformers' name -> the file's name."""
-        from transformers import AutoModel
         from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
 
-        with torch.device("meta"):
-            model = AutoModel.from_config(self._config)
-        found = get_gguf_hf_weights_map(model, self._processor)
+        found = get_gguf_hf_weights_map(empty_model(self._config), self._processor)
         return {ours: theirs for theirs, ours in found.items() if theirs in self._tensors}
 
     def names(self) -> list[str]:
@@ -85,4 +97,9 @@ class GgufCheckpoint:
         stored = self._stored_names.get(name)
         if stored is None:
             return None
-        return torch.empty([int(n) for n in reversed(self._tensors[stored].shape)], device="meta")
+        tensor = self._tensors[stored]
+        shape = [int(n) for n in reversed(tensor.shape)]
+        if type(self._processor).__name__ == "GPT2TensorProcessor" and stored.endswith(TURNED):
+            shape.reverse()
+        whole = tensor.tensor_type.name in ("I8", "I16", "I32", "I64")
+        return torch.empty(shape, device="meta", dtype=torch.uint8 if whole else torch.float32)

@@ -1,5 +1,6 @@
 """Rotary encodings as a configuration describes them: any base, fraction and scaling, per layer type."""
 
+import math
 from typing import Any
 
 from armillary.anatomy.description import PairLayout, Rotary, geometric
@@ -26,7 +27,11 @@ def rotary_from(
     if parameters is None:
         return None
     kind, base = parameters.get("rope_type", "default"), float(parameters["rope_theta"])
+    if not math.isfinite(base) or base <= 0:
+        raise ArmillaryError(f"the configuration has rope_theta={base!r}: the rotary base is a number above 0")
     fraction = parameters.get("partial_rotary_factor", 1.0)
+    if not 0 < fraction <= 1:
+        raise ArmillaryError(f"the configuration has partial_rotary_factor={fraction!r}: it is a share of the channels")
     width = head_width if kind == "proportional" else int(head_width * fraction)  # there it is the share that turns
     if (fraction != 1 and not partial and kind == "default") or width % 2:
         raise ArmillaryError(

@@ -13,7 +13,11 @@ from armillary.anatomy.adapter import Adapter, adapter_for, known_families
 from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
 from armillary.anatomy.description import Anatomy, Layer, Rotary
 from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
+from armillary.anatomy.gguf_header import check_gguf
+from armillary.anatomy.limits import lifted, refuse_absurd_sizes
+from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.weights import LayerWeights
+from armillary.anatomy.whole import empty_model, refuse_partial, some
 from armillary.errors import ArmillaryError
 from armillary.modes import evaluating
 
@@ -29,21 +33,48 @@ def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False
         return _of_model(source, live)
     if isinstance(source, str | Path):
         source = expanded(source)
-        packed = gguf_file(source)
-        if packed is not None:
-            try:
-                config = load_config(packed.parent, trust_remote_code=trust_remote_code, gguf_file=packed.name)
-            except ArmillaryError as error:
-                raise ArmillaryError(f"{packed} is truncated or not a GGUF file ({error})") from error
-            return _with_checkpoint(_of_config(config), packed, GgufCheckpoint(packed, config))
-        anatomy = _of_config(load_config(source, trust_remote_code=trust_remote_code))
-        return _with_checkpoint(anatomy, Path(source)) if Path(source).is_dir() else anatomy
+        config = load_config_of(source, trust_remote_code=trust_remote_code)
+        return of_files(config, source)
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
         return _of_config(source)
     raise ArmillaryError(
         f"cannot describe a {type(source).__name__}: give a loaded transformers model, a model folder, a hub id or a "
         "configuration"
     )
+
+
+def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """The configuration of a folder, a GGUF file or a hub id."""
+    packed = gguf_file(source)
+    if packed is None:
+        return load_config(source, trust_remote_code=trust_remote_code)
+    check_gguf(packed)
+    try:
+        return load_config(packed.parent, trust_remote_code=trust_remote_code, gguf_file=packed.name)
+    except ArmillaryError as error:
+        raise ArmillaryError(f"{packed} is truncated or not a GGUF file ({error})") from error
+
+
+def of_files(config: Any, source: str | Path) -> Anatomy:
+    """The anatomy of a folder or GGUF file with this configuration; its headers are checked against it, whole."""
+    anatomy, packed, place = _of_config(config), gguf_file(source), Path(source)
+    if packed is None and not place.is_dir():
+        return anatomy
+    checkpoint = Checkpoint(place) if packed is None else GgufCheckpoint(packed, config, len(anatomy.layers))
+    adapter = adapter_for(anatomy.family)
+    if adapter is None:
+        names = checkpoint.names()
+        if len(anatomy.layers) > max(256, len(names)) and not lifted():
+            raise ArmillaryError(
+                f"the configuration in {place} has {len(anatomy.layers):,} layers, but only {len(names)} tensors"
+            )
+    else:
+        anatomy = _with_checkpoint(adapter, anatomy, config, packed or place, checkpoint)
+    if packed is not None and (adapter is None or not adapter.mlp):
+        return anatomy  # experts have other names and shapes in GGUF files
+    headers = {name: checkpoint.header(name) for name in checkpoint.names()}
+    refuse_partial(packed or place, config, {name: header for name, header in headers.items() if header is not None})
+    return anatomy
 
 
 def _of_config(config: Any) -> Anatomy:
@@ -53,7 +84,9 @@ def _of_config(config: Any) -> Anatomy:
     try:
         anatomy = adapter.describe(config)
         change = getattr(config, "armillary_rotary", None)
-        return anatomy if not change else _with_rotary(anatomy, change)
+        anatomy = anatomy if not change else _with_rotary(anatomy, change)
+        refuse_nonsense(anatomy)
+        return anatomy
     except ArmillaryError:
         raise
     except Exception as error:
@@ -121,21 +154,25 @@ def offloaded(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
     return parameter
 
 
-def _with_checkpoint(anatomy: Anatomy, folder: Path, packed: GgufCheckpoint | None = None) -> Anatomy:
-    adapter = adapter_for(anatomy.family)
-    if adapter is None:
-        return anatomy
-    checkpoint = packed or Checkpoint(folder)
-    if not anatomy.layers:
-        raise ArmillaryError(f"the configuration in {folder} has no layers")
+def _with_checkpoint(
+    adapter: Adapter, anatomy: Anatomy, config: Any, place: Path, checkpoint: Checkpoint | GgufCheckpoint
+) -> Anatomy:
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
     found = [name for name in checkpoint.names() if name == first or name.endswith("." + first)]
     if not found:
         raise ArmillaryError(
-            f"{folder} has no tensor named {first!r}, which a {anatomy.family} checkpoint should have: "
+            f"{place} has no tensor named {first!r}, which a {anatomy.family} checkpoint should have: "
             "weights and config.json do not belong together"
         )
-    root = min(found, key=len).removesuffix(first) + adapter.blocks
+    if len(found) > 1:  # a second tower, or the same layer twice: transformers' own name for it decides
+        own = blocks_name(empty_model(config), adapter).removesuffix(adapter.blocks) + first
+        if own not in found or first in found:
+            raise ArmillaryError(
+                f"{place} has the first layer's queries under several names ({some(found)}): which of them is meant "
+                "cannot be told"
+            )
+        found = [own]
+    root = found[0].removesuffix(first) + adapter.blocks
     _check_shapes(adapter, anatomy, root, checkpoint)
     return _readable(adapter, anatomy, root, checkpoint.read)
 
@@ -235,12 +272,16 @@ def _unknown(config: Any) -> Anatomy:
             f"the configuration of {config.model_type!r} does not say how many layers and heads the model has, and how "
             "wide it is: register an adapter for its family"
         )
+    width, kv_heads = told("head_dim") or max(1, d_model // heads), told("num_key_value_heads") or heads
+    refuse_absurd_sizes(
+        config.model_type, layers=count, heads=heads, key_heads=kv_heads, head_width=width, model_width=d_model
+    )
     layer = Layer(
         index=0,
         block="",
         heads=heads,
-        kv_heads=told("num_key_value_heads") or heads,
-        head_width=told("head_dim") or d_model // heads,
+        kv_heads=kv_heads,
+        head_width=width,
         scale=None,
         causal=None,
         position=None,

@@ -111,10 +111,10 @@ register(
 
 
 def interleaved_rotary(config: Config, layer: int) -> Rotary:
-    if not config.rotary_dim:
+    if not isinstance(config.rotary_dim, int) or not 0 < config.rotary_dim <= head_width_of(config):
         raise ArmillaryError(
             f"the configuration has rotary_dim={config.rotary_dim!r}, which the {config.model_type} adapter does not "
-            "understand (expected the number of rotated channels)"
+            f"understand (expected the number of rotated channels, of {head_width_of(config)} that a head has)"
         )
     return Rotary(geometric(10000.0, config.rotary_dim), "interleaved", 10000.0)
 

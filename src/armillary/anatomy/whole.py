@@ -1,0 +1,135 @@
+"""Whether a checkpoint is whole: its headers against every tensor that transformers' own model would need."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from armillary.anatomy.limits import LIFTED, lifted
+from armillary.errors import ArmillaryError
+from armillary.quiet import quiet
+
+TABLES = 2 * 2**30
+"""Bytes of tables (cosines, masks) that a model may compute by itself, unless its weights are larger still."""
+
+ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+
+
+def refuse_partial(source: Any, config: Any, headers: dict[str, Tensor]) -> None:
+    """Raise where loading would lack tensors, find wrong shapes, integers as weights, or layers beyond the last.
+
+    transformers itself loads the headers, as tensors without numbers, so that renamed and merged weights count as
+    they would; no weight is read. Models whose code comes with the checkpoint are left to it.
+    """
+    if not type(config).__module__.startswith("transformers.") or getattr(config, "quantization_config", None):
+        return
+    try:
+        with quiet(always=True):
+            empty = empty_model(config)
+            refuse_huge_tables(source, empty, sum(header.nbytes for header in headers.values()))
+            model, info = type(empty).from_pretrained(
+                None,
+                config=config,
+                state_dict=dict(headers),
+                device_map={"": "meta"},
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except ArmillaryError:
+        raise
+    except Exception as error:
+        raise ArmillaryError(
+            f"the configuration of {source} does not make a {config.model_type} model: {in_one_line(error)}"
+        ) from error
+    refuse_incomplete(source, model, info)
+    refuse_integers(model, headers)
+
+
+def empty_model(config: Any) -> Any:
+    """The model of a configuration without numbers, on the meta device."""
+    loader = loader_of(config)
+    with torch.device("meta"):
+        return loader.from_config(config) if hasattr(loader, "from_config") else loader._from_config(config)
+
+
+def refuse_huge_tables(source: Any, model: nn.Module, weights: int) -> None:
+    """Raise where a model on the meta device would compute tables that are far larger than its weights."""
+    sizes = {name: buffer.nbytes for name, buffer in model.named_buffers()}
+    if sum(sizes.values()) > max(TABLES, weights) and not lifted():
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise ArmillaryError(
+            f"{source} would compute tables of {sum(sizes.values()) / 2**30:,.0f} GiB ({largest} and others) for "
+            f"weights of {weights / 2**30:.1f} GiB: the configuration asks for too many positions (set {LIFTED} in the "
+            "environment to go on all the same)"
+        )
+
+
+def refuse_incomplete(source: Any, model: nn.Module, info: dict[str, Any]) -> None:
+    """Raise on what transformers reports of loading: missing tensors, other shapes, layers beyond the last."""
+    lacking = sorted(str(key) for key in info["missing_keys"] if "pooler" not in str(key))
+    if lacking:
+        raise ArmillaryError(
+            f"{source} lacks weights that the model needs ({some(lacking)}): weights and config.json do not belong "
+            "together"
+        )
+    unlike = [f"{name} is {tuple(a)}, not {tuple(b)}" for name, a, b in sorted(info.get("mismatched_keys", ()))]
+    if unlike:
+        raise ArmillaryError(
+            f"{source} holds weights of other shapes than its configuration describes ({some(unlike)}): weights and "
+            "config.json do not belong together"
+        )
+    beyond = sorted(key for key in info.get("unexpected_keys", ()) if _of_another_layer(key, set(model.state_dict())))
+    if beyond:
+        raise ArmillaryError(
+            f"{source} has more layers than its configuration says ({some(beyond)}): weights and config.json do not "
+            "belong together"
+        )
+
+
+def _of_another_layer(key: str, known: set[str]) -> bool:
+    """Whether this is an attention weight that the model has in layer 0 but not in this key's layer."""
+    numbers = list(re.finditer(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", key))
+    first = (key[: number.start()] + "0" + key[number.end() :] for number in numbers)
+    return bool(ATTENTION.search(key)) and "norm" not in key and any(name in known for name in first)
+
+
+def refuse_integers(model: nn.Module, headers: dict[str, Tensor]) -> None:
+    """Raise on a weight that is stored as integers or in a quantised format where the model computes with floats."""
+    whole = [name for name, header in headers.items() if not header.is_floating_point()]
+    if not whole:
+        return
+    weights = {name for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    ends = {name[at:] for name in weights for at in [0, *(m.end() for m in re.finditer(r"\.", name))]}
+    for name in whole:
+        starts = [0, *(m.end() for m in re.finditer(r"\.", name))]
+        if name in ends or any(name[at:] in weights for at in starts):
+            raise ArmillaryError(
+                f"{name} is stored as integers or in a quantised format: load the model in float32, float16 or bfloat16"
+            )
+
+
+def loader_of(config: Any) -> Any:
+    """The class that the configuration names, if transformers has it, else an Auto class."""
+    import transformers
+
+    named = getattr(config, "architectures", None) or ()
+    for name in named if isinstance(named, list | tuple) else ():
+        cls = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
+            return cls
+    if type(config) in transformers.AutoModelForCausalLM._model_mapping and not config.is_encoder_decoder:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModel
+
+
+def some(names: Iterable[str]) -> str:
+    """The first three names, and how many there are besides."""
+    given = list(names)
+    return ", ".join(given[:3]) + (f" and {len(given) - 3} more" if len(given) > 3 else "")
+
+
+def in_one_line(error: BaseException, most: int = 300) -> str:
+    """An error's message without line breaks, cut where it gets long."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:most]
