@@ -406,7 +406,7 @@ class TestQuiet:
 
 
 class TestSmallThings:
-    @pytest.mark.parametrize("head", ["².³", "1.²", "٣.٤", "1", "1.2.3", "-1.2", "1.", "9999999999.1"])
+    @pytest.mark.parametrize("head", ["².³", "1.²", "٣.٤", "1", "1.2.3", "-1.2", "1."])
     def test_heads_that_are_no_numbers(self, head: str) -> None:
         from armillary.dossier import parse_head
 

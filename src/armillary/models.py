@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from armillary.anatomy.adapter import adapter_for
 from armillary.anatomy.checkpoint import INDEX, Checkpoint, expanded, hub_reachable, load_config
 from armillary.anatomy.folder import index_names, refuse_outside, refuse_special_files
-from armillary.anatomy.gguf import gguf_file
+from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.source import describe, load_config_of, of_files
 from armillary.anatomy.weights import bad
@@ -227,15 +227,17 @@ def not_finite_weights(source: nn.Module | str | Path) -> list[str]:
         for layer in anatomy.layers:
             found += [f"layer {layer.index}: {what}" for what in anatomy.weights(layer.index).not_finite()]
     told = () if adapter is None else (adapter.q.name, adapter.k.name, adapter.v.name, adapter.o.name)
-    return found + [name for name, tensor in _tensors(source) if not any(t in name for t in told) and bad(tensor)]
+    tensors = _tensors(source, len(anatomy.layers))
+    return found + [name for name, tensor in tensors if not any(t in name for t in told) and bad(tensor)]
 
 
-def _tensors(source: nn.Module | str | Path) -> Iterator[tuple[str, Tensor]]:
-    """The floating-point tensors of a model or a folder, one at a time."""
+def _tensors(source: nn.Module | str | Path, layers: int) -> Iterator[tuple[str, Tensor]]:
+    """The floating-point tensors of a model, a folder or a GGUF file of so many layers, one at a time."""
     if isinstance(source, nn.Module):
         yield from ((name, p.detach()) for name, p in source.named_parameters() if p.is_floating_point())
         return
-    checkpoint = Checkpoint(source)
+    packed = gguf_file(expanded(source))
+    checkpoint = Checkpoint(source) if packed is None else GgufCheckpoint(packed, load_config_of(packed), layers)
     for name in checkpoint.names():
         tensor = checkpoint.read(name)
         if tensor is not None and tensor.is_floating_point() and tensor.dtype.itemsize > 1:
