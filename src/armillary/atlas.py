@@ -1,13 +1,21 @@
 """The result of a scan: labelled arrays on disk that xarray opens by itself, tables, provenance."""
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from armillary.errors import ArmillaryError
+from armillary.atlas_record import (
+    ArrayRecord,
+    TableRecord,
+    check_attributes,
+    check_table,
+    read_attributes,
+    whole_columns,
+)
+from armillary.errors import ArmillaryError, brief
 from armillary.files import make_folder, write_atomically
+from armillary.records import read_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +42,7 @@ class Atlas:
     @cached_property
     def attrs(self) -> dict[str, Any]:
         """Where the numbers come from: model, weights, corpus, settings, versions, time."""
-        return json.loads((self.path / "zarr.json").read_text(encoding="utf-8"))["attributes"]  # type: ignore[no-any-return]
+        return read_attributes(self.path, dict[str, Any])
 
     def has(self, name: str) -> bool:
         """Whether there is such a group."""
@@ -63,8 +71,14 @@ class Atlas:
             why = missing if adds in kept and missing else f"scan with --streams {','.join([*kept, adds])}"
             raise ArmillaryError(f"this atlas has no {name!r}: {why}")
         # opened once, but what is read from it is not kept: a row per sequence would add up
-        self._groups[name] = xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False, cache=False)
-        return self._groups[name]
+        try:
+            opened = xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False, cache=False)
+        except Exception as error:  # whatever Zarr and xarray raise on metadata that is none
+            raise ArmillaryError(
+                f"{self.path / name} cannot be read ({type(error).__name__}: {brief(error)}): scan again"
+            ) from error
+        self._groups[name] = opened
+        return opened
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -133,33 +147,34 @@ def read_table(atlas: Atlas, name: str) -> "pd.DataFrame":
     import pandas as pd
 
     place = atlas.path / "tables" / name
-    kept: dict[str, Any] = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-    table = pd.DataFrame(_plain_array(place / "values"), columns=kept["numbers"])
+    kept = read_attributes(place, TableRecord)
+    values = _plain_array(place / "values")
+    check_table(kept, values.shape, place)
+    table = pd.DataFrame(values, columns=kept["numbers"])
     for column, words in kept["words"].items():
         table[column] = pd.Series(words, dtype="str").replace("", None)
-    for column in kept["whole"]:
-        table[column] = table[column].astype("Int64")
-    for column in kept.get("yes_or_no", ()):
-        table[column] = table[column].astype("boolean")
-    return table.reindex(columns=kept["columns"])
+    return whole_columns(table, kept, atlas.attrs["anatomy"], place).reindex(columns=kept["columns"])
 
 
 def _plain_array(place: Path) -> Any:
     """A Zarr array of float64. If it is one uncompressed chunk, Zarr is not needed: to import it takes 0.4 seconds."""
     import numpy as np
 
-    found = json.loads((place / "zarr.json").read_text(encoding="utf-8"))
+    found = read_record(place / "zarr.json", ArrayRecord, "scan again")
     chunk = place / "c" / "0" / "0"
     is_plain = (
         found["data_type"] == "float64"
         and found["codecs"] == [{"name": "bytes", "configuration": {"endian": "little"}}]
-        and found["chunk_grid"]["configuration"]["chunk_shape"] == found["shape"]
+        and found["chunk_grid"].get("configuration") == {"chunk_shape": found["shape"]}
     )
-    if is_plain and chunk.is_file():
-        return np.fromfile(chunk, "<f8").reshape(found["shape"])
-    import zarr
+    try:
+        if is_plain and chunk.is_file():
+            return np.fromfile(chunk, "<f8").reshape(found["shape"])
+        import zarr
 
-    return zarr.open_array(place, mode="r")[...]
+        return np.asarray(zarr.open_array(place, mode="r")[...], dtype=np.float64)
+    except Exception as error:  # whatever Zarr raises on metadata that is none
+        raise ArmillaryError(f"{place} cannot be read ({type(error).__name__}: {brief(error)}): scan again") from error
 
 
 def open_atlas(path: str | Path) -> Atlas:
@@ -173,14 +188,12 @@ def open_atlas(path: str | Path) -> Atlas:
             raise ArmillaryError(f"the scan in {path} is not finished: armillary scan ... --out {path} --resume")
         raise ArmillaryError(f"{path} is not an atlas: an atlas is what `armillary scan MODEL --out DIR` writes")
     atlas = Atlas(store)
-    try:
-        kind, version = atlas.attrs.get("format"), atlas.attrs.get("format_version")
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ArmillaryError(f"{store} cannot be read as an atlas: {error}") from error
+    kind, version = atlas.attrs.get("format"), atlas.attrs.get("format_version")
     if kind != FORMAT:
         raise ArmillaryError(f"{store} is a Zarr store, but not one that Armillary wrote")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ArmillaryError(
             f"{store} has format version {version}; this Armillary reads up to {FORMAT_VERSION}: update Armillary"
         )
+    check_attributes(atlas.attrs, store)
     return atlas

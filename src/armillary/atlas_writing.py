@@ -3,7 +3,7 @@
 import datetime
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ WITH_SERIES = ("residual", "input")
 
 def write_atlas(
     place: "ScanFolder",
-    shards: "list[Shard]",
+    shards: "Sequence[Shard]",
     streams: "dict[str, Stream]",
     anatomy: "Anatomy",
     blocks: "Blocks",

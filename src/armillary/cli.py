@@ -1,9 +1,11 @@
 """The program: which commands there are, and how a user's mistake is told."""
 
+import errno
 import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -98,8 +100,16 @@ def main() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         code = app(prog_name="armillary", standalone_mode=False) or 0
+        sys.stdout.flush()
     except ArmillaryError as error:
         _tell(str(error))
+        code = 2
+    except OSError as error:
+        _tell(_of_the_machine(error))
+        _give_up_output()
+        code = 2
+    except MemoryError as error:
+        _tell(f"there is not enough memory for this ({error or 'nothing could be set aside'}): ask for less")
         code = 2
     except UsageError as error:
         code = 2
@@ -114,6 +124,21 @@ def main() -> None:
     if code in (130, TERMINATED):  # Ctrl-C sends the first
         _tell("stopped; what was finished is kept: a scan goes on with --resume, training when started again")
     sys.exit(code)
+
+
+def _of_the_machine(error: OSError) -> str:
+    """A file, a folder or a disk that is not as it should be, wherever that was noticed."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        where = f" to write {error.filename}" if error.filename else ""
+        return f"there is no space left{where}: make room, then run it again"
+    place = str(error.filename)[:200] if error.filename is not None else "a file or a connection"
+    return f"{place} cannot be used: {error.strerror or error}"
+
+
+def _give_up_output() -> None:
+    """Let what could not be printed go: Python would try again when it ends, and complain in its own way."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_sentence(error: Any) -> str:

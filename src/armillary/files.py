@@ -105,6 +105,19 @@ def make_folder(path: Path) -> None:
         raise ArmillaryError(write_problem(path, error)) from error
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Whatever writes inside: what the disk refuses becomes a sentence about this path."""
+    try:
+        yield
+    except OSError as error:
+        raise ArmillaryError(write_problem(path, error)) from error
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":  # how safetensors tells a full disk
+            raise
+        raise ArmillaryError(f"{path} cannot be written: {error}") from error
+
+
 # folders ------------------------------------------------------------------------------------------------------
 
 

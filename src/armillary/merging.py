@@ -1,20 +1,55 @@
 """Parts of a scan, computed anywhere, become one atlas: the same, to the last bit, as from a single scan."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from armillary.atlas import Atlas, open_atlas
 from armillary.engines import opened
 from armillary.engines.engine import Engine
-from armillary.engines.scan_job import ScanJob
+from armillary.engines.scan_job import FIRST, ScanJob
 from armillary.errors import ArmillaryError
 from armillary.progress import Progress
+from armillary.records import mismatch, read_record
 from armillary.running import FIRST_FILES, Run, read_blocks_of
-from armillary.settings import settings_of
-from armillary.shards import Part, ScanFolder, Shard, disagreements, essential, plan
+from armillary.settings import ScanSettings, settings_of
+from armillary.shards import Part, Plan, ScanFolder, disagreements, essential, plan
+
+NAMED = 20
+"""So many shards or parts are named where more are missing."""
+
+
+class ModelRecord(TypedDict):
+    """The model of a scan, as scan.json names it."""
+
+    name: str
+    weights: str
+    dtype: str
+
+
+class CorpusRecord(TypedDict):
+    """The text of a scan."""
+
+    name: str
+    sha256: str
+
+
+class WhichPart(TypedDict):
+    """Part `number` of `of`."""
+
+    number: int
+    of: int
+
+
+class PartRecord(TypedDict):
+    """scan.json of a part."""
+
+    model: ModelRecord
+    corpus: CorpusRecord
+    settings: ScanSettings
+    part: WhichPart
 
 
 @dataclass(frozen=True)
@@ -24,7 +59,7 @@ class ScanPart:
     folder: ScanFolder
     description: dict[str, Any]
     part: Part
-    shards: list[Shard]
+    shards: Plan
 
     @property
     def path(self) -> Path:
@@ -107,20 +142,23 @@ def _read_part(folder: Path) -> ScanPart:
             f"{folder} holds a finished atlas, which has no shards left to merge: merge takes what "
             "`armillary scan --part` wrote"
         )
-    try:
-        description = json.loads((folder / "scan.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArmillaryError(
-            f"{folder} is no part of a scan: merge takes folders that `armillary scan --part` wrote"
-        ) from error
-    if not isinstance(description, dict) or "part" not in description:
+    record = folder / "scan.json"
+    if not record.is_file():
+        raise ArmillaryError(f"{folder} is no part of a scan: merge takes folders that `armillary scan --part` wrote")
+    remedy = "scan this part again, with --overwrite"
+    description = read_record(record, dict[str, Any], remedy)
+    if "part" not in description:
         raise ArmillaryError(f"{folder} holds a scan that is no part of one: finish it with --resume")
+    wrong = mismatch(description, PartRecord)
+    if wrong:
+        raise ArmillaryError(f"{record} is not what Armillary writes, {wrong}: {remedy}")
     part = Part(description["part"]["number"], description["part"]["of"])
     return ScanPart(place, description, part, part.shards(_all_shards(description)))
 
 
-def _all_shards(description: dict[str, Any]) -> list[Shard]:
-    return plan(description["settings"]["sequences"], description["settings"]["shard"])
+def _all_shards(description: dict[str, Any]) -> Plan:
+    settings = settings_of(description["settings"])
+    return plan(settings.sequences, settings.shard)
 
 
 def _whole(description: dict[str, Any]) -> dict[str, Any]:
@@ -128,45 +166,51 @@ def _whole(description: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in essential(description).items() if key != "part"}
 
 
-def _refuse_gaps(parts: list[ScanPart], every: list[Shard]) -> None:
-    """Raise if shards are in two parts or in none, with which."""
-    owner: dict[int, ScanPart] = {}
-    for one in parts:
-        twice = [shard.index for shard in one.shards if shard.index in owner]
-        if twice:
-            other = owner[twice[0]]
+def _refuse_gaps(parts: list[ScanPart], every: Plan) -> None:
+    """Raise if shards are in two parts or in none, with which; the parts are in the order of their shards."""
+    missing, end = [], 0
+    for i, one in enumerate(parts):
+        held = one.shards.indices
+        if held.start < end:
+            other = parts[i - 1]
             raise ArmillaryError(
-                f"{other.path} (part {other.part}) and {one.path} (part {one.part}) both hold {_shards(twice)}: "
-                "every shard must be in one part only"
+                f"{other.path} (part {other.part}) and {one.path} (part {one.part}) both hold "
+                f"{_shards([range(held.start, min(end, held.stop))])}: every shard must be in one part only"
             )
-        owner |= {shard.index: one for shard in one.shards}
-    missing = [shard.index for shard in every if shard.index not in owner]
-    if missing:
-        of = {one.part.of for one in parts}
-        lacking = ""
-        if len(of) == 1:
-            count = of.pop()
-            absent = sorted(set(range(1, count + 1)) - {one.part.number for one in parts})
-            lacking = f": part {', '.join(f'{number}/{count}' for number in absent)}"
-        raise ArmillaryError(f"{_shards(missing)} of {len(every)} are in none of these folders{lacking}")
-
-
-def _refuse_unfinished(one: ScanPart) -> None:
-    missing = [shard.index for shard in one.shards if not one.folder.holds(FIRST_FILES, shard.index)]
+        missing.append(range(end, held.start))
+        end = held.stop
+    missing = [gap for gap in (*missing, range(end, len(every))) if gap]
     if missing:
         raise ArmillaryError(
-            f"{one.path} (part {one.part}) is not finished, or was damaged: {_shards(missing)} of its "
-            f"{len(one.shards)} are missing; go on with  armillary scan ... --part {one.part} --out {one.path} --resume"
+            f"{_shards(missing)} of {len(every)} are in none of these folders{_absent_parts([p.part for p in parts])}"
         )
 
 
-def _shards(indices: list[int]) -> str:
+def _absent_parts(there: list[Part]) -> str:
+    """': part 2/4, 3/4', where all parts were cut alike."""
+    if len({part.of for part in there}) > 1:
+        return ""
+    of, numbers = there[0].of, {part.number for part in there}
+    absent = list(islice((number for number in range(1, of + 1) if number not in numbers), NAMED + 1))
+    told = ", ".join(f"{number}/{of}" for number in absent[:NAMED])
+    return f": part {told}{', ...' if len(absent) > NAMED else ''}"
+
+
+def _refuse_unfinished(one: ScanPart) -> None:
+    """Raise if files of a part's shards are not there; what takes time is the files, not the shards that it names."""
+    held = one.shards.indices
+    whole = [at for at in sorted(one.folder.indices(FIRST)) if at in held and one.folder.holds(FIRST_FILES, at)]
+    gaps = [range(a + 1, b) for a, b in pairwise([held.start - 1, *whole, held.stop])]
+    missing = [gap for gap in gaps if gap]
+    if missing:
+        raise ArmillaryError(
+            f"{one.path} (part {one.part}) is not finished, or was damaged: {_shards(missing)} of its "
+            f"{len(held)} are missing; go on with  armillary scan ... --part {one.part} --out {one.path} --resume"
+        )
+
+
+def _shards(runs: list[range]) -> str:
     """'shard 3' or 'shards 3 to 5, 9'."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    told = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-    return f"shard{'' if len(indices) == 1 else 's'} {told}"
+    told = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:NAMED])
+    many = len(runs) > 1 or len(runs[0]) > 1
+    return f"shard{'s' if many else ''} {told}{', ...' if len(runs) > NAMED else ''}"

@@ -186,7 +186,7 @@ def load_for(recorded: dict[str, Any], source: str, *, trust_remote_code: bool =
     if "dtype" not in recorded:
         raise ArmillaryError("this atlas was made from weights alone: scan the model to look at a text with it")
     try:
-        dtype = getattr(torch, recorded["dtype"])
+        dtype = pick_dtype(recorded["dtype"], "cpu")
         model = load(source, trust_remote_code=trust_remote_code, dtype=dtype, not_finite="allow")
     except ArmillaryError as error:
         raise ArmillaryError(f"the atlas's model is needed for this, but {error}; name it with --model") from error

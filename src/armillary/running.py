@@ -3,12 +3,14 @@
 import json
 import pickle
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
 from armillary.atlas_writing import write_atlas
@@ -17,13 +19,14 @@ from armillary.corpus import Blocks
 from armillary.engines.driving import drive
 from armillary.engines.engine import Done, Engine, Task
 from armillary.engines.scan_job import FIRST, Facts, ShardBlocks, anatomy_through, further
-from armillary.errors import ArmillaryError
+from armillary.errors import ArmillaryError, brief
 from armillary.files import read_checked, write_problem, write_with_checksum
-from armillary.packing import Data, Packed, unpack
+from armillary.packing import Data, Packed
 from armillary.passes import Pass, further_passes
 from armillary.progress import Progress
+from armillary.records import parse_record
 from armillary.settings import ScanSettings
-from armillary.shards import MERGE_EVERY, Part, ScanFolder, Shard, from_tensors, plan
+from armillary.shards import MERGE_EVERY, Part, Plan, ScanFolder, Shard, plan, restore, unpack_file
 from armillary.streams import Stream
 from armillary.verified import versions
 
@@ -48,7 +51,7 @@ class Run:
     part: Part | None = None
 
     @property
-    def shards(self) -> list[Shard]:
+    def shards(self) -> Plan:
         """All shards of the scan."""
         return plan(len(self.blocks.tokens), self.settings.shard)
 
@@ -81,13 +84,13 @@ class Run:
                 shutil.rmtree(place.work / "atlas.zarr", ignore_errors=True)
                 raise ArmillaryError(write_problem(place.atlas, error)) from error
 
-    def _run_part(self, place: ScanFolder, shards: list[Shard]) -> None:
+    def _run_part(self, place: ScanFolder, shards: Sequence[Shard]) -> None:
         """The shards of a part, and its blocks; what merges them wants each by itself."""
         write_blocks(place, self.blocks, shards[0].first, shards[-1].last)
         self._tell(shards, 0)
         drive(self.engine, _FirstRound(self, place, shards, None), self.progress, len(shards))
 
-    def _first_round(self, place: ScanFolder, shards: list[Shard], anatomy: Anatomy) -> dict[str, Stream]:
+    def _first_round(self, place: ScanFolder, shards: Sequence[Shard], anatomy: Anatomy) -> dict[str, Stream]:
         merged = new_streams(self.settings.wanted(), anatomy)
         done = place.merged(merged)
         self._tell(shards, done)
@@ -96,7 +99,7 @@ class Run:
             raise ArmillaryError("every block of this corpus gives NaN or infinite numbers: there is nothing to keep")
         return merged
 
-    def _tell(self, shards: list[Shard], done: int) -> None:
+    def _tell(self, shards: Sequence[Shard], done: int) -> None:
         tokens = (shards[-1].last - shards[0].first) * self.blocks.tokens.shape[1]
         self.progress.begin(len(shards), done, tokens)
         for note in (*self.notes(), self.facts.anatomy.missing):
@@ -117,7 +120,9 @@ class Run:
         text = {"sources": list(self.blocks.sources), "made_for": made_for, "longer_than_made_for": beyond}
         return {"text": text, "notes": self.notes()}
 
-    def _passes(self, place: ScanFolder, shards: list[Shard], first: dict[str, Stream], anatomy: Anatomy) -> list[Pass]:
+    def _passes(
+        self, place: ScanFolder, shards: Sequence[Shard], first: dict[str, Stream], anatomy: Anatomy
+    ) -> list[Pass]:
         """The rounds after the first, on blocks that gave numbers."""
         return further_passes(
             self.settings.wanted(),
@@ -128,12 +133,12 @@ class Run:
             seed=self.settings.seed,
         )
 
-    def _good(self, place: ScanFolder, shards: list[Shard]) -> Any:
+    def _good(self, place: ScanFolder, shards: Sequence[Shard]) -> Any:
         skipped = [int(block) for series in place.series(shards) for block in series["skipped"]]
         return np.delete(self.blocks.tokens, skipped, axis=0)
 
     def _further_rounds(
-        self, place: ScanFolder, passes: list[Pass], first: dict[str, Stream], shards: list[Shard]
+        self, place: ScanFolder, passes: list[Pass], first: dict[str, Stream], shards: Sequence[Shard]
     ) -> dict[str, Stream]:
         """The merged streams of all further rounds; their shards run side by side."""
         work = _FurtherRounds(self, place, passes)
@@ -161,7 +166,7 @@ class Run:
 class _FirstRound:
     """Shards of the corpus; without `merged` they are only kept."""
 
-    def __init__(self, run: Run, place: ScanFolder, shards: list[Shard], merged: dict[str, Stream] | None) -> None:
+    def __init__(self, run: Run, place: ScanFolder, shards: Sequence[Shard], merged: dict[str, Stream] | None) -> None:
         self._run, self._place, self._shards, self._merged = run, place, shards, merged
         self._fresh: tuple[int, Data] | None = None
 
@@ -186,10 +191,10 @@ class _FirstRound:
             fresh, self._fresh = self._fresh, None
             kept = fresh[1] if fresh and fresh[0] == position else self._place.read(FIRST, shard.index)
             streams = {name: Stream(stream.statistic) for name, stream in self._merged.items()}
-            from_tensors(streams, unpack(kept))
+            path = self._place.path(FIRST, shard.index)
+            restore(streams, path, kept)
             del kept, fresh
-            for name in list(streams):
-                self._merged[name].merge(streams.pop(name))
+            _join(self._merged, streams, path)
         self._run.progress.shard_done(shard)
         if self._merged is not None and (shard.index + 1) % MERGE_EVERY == 0:
             self._place.write_merged(shard.index + 1, self._merged)
@@ -220,9 +225,29 @@ class _FurtherRounds:
     def merge(self, position: int) -> None:
         one, part = self._parts[position]
         streams = one.streams()
-        from_tensors(streams, unpack(self._place.read(one.name, part.index)))
-        for name, stream in streams.items():
-            self.merged[name].merge(stream)
+        path = self._place.path(one.name, part.index)
+        restore(streams, path, self._place.read(one.name, part.index))
+        _join(self.merged, streams, path)
+
+
+def _join(merged: dict[str, Stream], streams: dict[str, Stream], path: Path) -> None:
+    """Take in what a file of finished work held; it is let go stream by stream."""
+    try:
+        for name in list(streams):
+            merged[name].merge(streams.pop(name))
+    except (KeyError, RuntimeError) as error:
+        raise ArmillaryError(
+            f"{path} does not go with the shards before it ({brief(error)}): scan again with --overwrite"
+        ) from error
+
+
+class DocumentsRecord(TypedDict):
+    """What work/documents says about the blocks beside it."""
+
+    documents: list[str]
+    by_document: bool
+    notes: list[str]
+    sources: list[dict[str, Any]]
 
 
 def write_blocks(place: ScanFolder, blocks: Blocks, first: int, last: int) -> None:
@@ -249,10 +274,13 @@ def read_blocks_of(places: list[ScanFolder]) -> Blocks:
         kept, told = read_checked(place.work / "blocks"), read_checked(place.work / "documents")
         if kept is None or told is None:
             raise ArmillaryError(f"{place.out} lacks its blocks, or they are damaged: scan this part again")
-        found.append(unpack(kept))
-        about = json.loads(told)
+        remedy = "scan this part again"
+        found.append(_checked_blocks(place.work / "blocks", unpack_file(place.work / "blocks", kept)))
+        about = parse_record(told, DocumentsRecord, str(place.work / "documents"), remedy)
     assert about is not None
     tokens, document = (torch.cat([one[name] for one in found]).numpy() for name in ("tokens", "document"))
+    if document.min() < 0 or document.max() >= len(about["documents"]):
+        raise ArmillaryError("the blocks of these parts name documents that there are not: scan the parts again")
     return Blocks(
         tokens,
         document,
@@ -262,3 +290,18 @@ def read_blocks_of(places: list[ScanFolder]) -> Blocks:
         tuple(about["sources"]),
         about["token_names"],
     )
+
+
+def _checked_blocks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The blocks of a part: whole numbers, a row for each."""
+    tokens, document = tensors.get("tokens"), tensors.get("document")
+    if (
+        tokens is None
+        or document is None
+        or {tokens.dtype, document.dtype} != {torch.int64}
+        or (tokens.dim(), document.dim()) != (2, 1)
+        or len(tokens) != len(document)
+        or not tokens.numel()
+    ):
+        raise ArmillaryError(f"{path} does not hold blocks of tokens: scan this part again")
+    return tensors

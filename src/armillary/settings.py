@@ -6,6 +6,7 @@ from typing import Any, Literal
 from armillary.collector import DEFAULT_STREAMS, Wanted
 from armillary.corpus import Bos
 from armillary.errors import ArmillaryError
+from armillary.records import mismatch
 
 WhenNaN = Literal["stop", "skip"]
 
@@ -43,5 +44,8 @@ class ScanSettings:
 
 
 def settings_of(plain: dict[str, Any]) -> ScanSettings:
-    """The reverse of as_dict."""
-    return ScanSettings(**{**plain, "streams": tuple(plain["streams"])})
+    """The reverse of as_dict; an error where a setting is not known or not of its kind."""
+    wrong = mismatch(plain, ScanSettings, "settings")
+    if wrong:
+        raise ArmillaryError(f"these are no settings of a scan: {wrong}")
+    return ScanSettings(**{**plain, "streams": tuple(plain.get("streams", DEFAULT_STREAMS))})

@@ -11,14 +11,15 @@ A part of a scan (`scan --part 2/4`) keeps the files of all its shards, and its 
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from safetensors import SafetensorError
 from torch import Tensor
 
-from armillary.errors import ArmillaryError
+from armillary.errors import ArmillaryError, brief
 from armillary.files import (
     checksum_path,
     read_checked,
@@ -29,6 +30,7 @@ from armillary.files import (
 from armillary.folder_lock import FolderLock
 from armillary.numerals import whole_number
 from armillary.packing import Data, Packed, pieces, unpack
+from armillary.records import read_record
 from armillary.streams import Stream
 
 MERGE_EVERY = 8
@@ -44,9 +46,31 @@ class Shard:
     last: int
 
 
-def plan(sequences: int, size: int) -> list[Shard]:
+@dataclass(frozen=True)
+class Plan(Sequence[Shard]):
+    """Shards of `size` blocks each, those of these `indices`; none exists before it is asked for, however many."""
+
+    sequences: int
+    size: int
+    indices: range
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, at: int) -> Shard: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Plan": ...
+    def __getitem__(self, at: int | slice) -> "Shard | Plan":
+        if isinstance(at, slice):
+            return Plan(self.sequences, self.size, self.indices[at])
+        index = self.indices[at]
+        return Shard(index, index * self.size, min((index + 1) * self.size, self.sequences))
+
+
+def plan(sequences: int, size: int) -> Plan:
     """The shards of a scan; they depend on nothing but these two numbers."""
-    return [Shard(i, first, min(first + size, sequences)) for i, first in enumerate(range(0, sequences, size))]
+    return Plan(sequences, size, range(-(-sequences // size)))
 
 
 @dataclass(frozen=True)
@@ -65,7 +89,7 @@ class Part:
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
-    def shards(self, every: list[Shard]) -> list[Shard]:
+    def shards(self, every: Plan) -> Plan:
         """The shards of this part; parts differ in size by one shard at most."""
         if self.of > len(every):
             raise ArmillaryError(
@@ -139,10 +163,7 @@ class ScanFolder:
 
     def _differs(self, description: dict[str, Any]) -> list[str]:
         """What the scan that this folder holds does otherwise."""
-        try:
-            before = json.loads((self.out / "scan.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ArmillaryError(f"{self.out / 'scan.json'} cannot be read: --overwrite starts anew") from error
+        before = read_record(self.out / "scan.json", dict[str, Any], "--overwrite starts anew")
         return differences(essential(before), essential(description))
 
     def clear(self) -> None:
@@ -159,23 +180,28 @@ class ScanFolder:
     def keep(self, index: int, files: dict[str, Data]) -> None:
         """Keep what was computed of a shard, by kind; once this returns, a kill loses nothing of it."""
         for kind, data in files.items():
-            write_with_checksum(self._path(kind, index), pieces(data))
+            write_with_checksum(self.path(kind, index), pieces(data))
 
     def holds(self, kinds: tuple[str, ...], index: int) -> bool:
         """Whether files of all these kinds are finished and undamaged."""
-        return all(read_checked(self._path(kind, index)) is not None for kind in kinds)
+        return all(read_checked(self.path(kind, index)) is not None for kind in kinds)
+
+    def indices(self, kind: str) -> list[int]:
+        """The shards of which there are files of this kind, finished or not."""
+        names = (path.name.removeprefix(f"{kind}-") for path in self.work.glob(f"{kind}-*"))
+        return [index for index in map(whole_number, names) if index is not None]
 
     def read(self, kind: str, index: int) -> bytes:
         """What was kept."""
-        data = read_checked(self._path(kind, index))
+        data = read_checked(self.path(kind, index))
         if data is None:
-            raise ArmillaryError(f"{self._path(kind, index)} was damaged while the scan ran: run again with --resume")
+            raise ArmillaryError(f"{self.path(kind, index)} was damaged while the scan ran: run again with --resume")
         return data
 
     def adopt(self, kinds: tuple[str, ...], index: int, other: "ScanFolder") -> None:
         """Take the files of another folder as finished work, without copying them where links can be made."""
         for kind in kinds:
-            path, found = self._path(kind, index), other._path(kind, index)
+            path, found = self.path(kind, index), other.path(kind, index)
             for to, source in ((path, found), (checksum_path(path), checksum_path(found))):
                 to.unlink(missing_ok=True)
                 try:
@@ -185,38 +211,60 @@ class ScanFolder:
 
     def layer(self, layer: int) -> dict[str, Tensor] | None:
         """What was kept of a layer's weights, if it is finished and undamaged."""
-        data = read_checked(self._path("layer", layer))
-        return None if data is None else unpack(data)
+        data = read_checked(self.path("layer", layer))
+        return None if data is None else unpack_file(self.path("layer", layer), data)
 
     def merged(self, streams: dict[str, Stream]) -> int:
         """Put the merged streams of the first shards into `streams`; returns how many shards they hold."""
         for path in sorted(self.work.glob("merged-?????"), reverse=True):
-            count = int(path.name.removeprefix("merged-"))
+            count = whole_number(path.name.removeprefix("merged-")) or 0
             data = read_checked(path)
-            if data is not None and all(read_checked(self._path("series", i)) is not None for i in range(count)):
-                from_tensors(streams, unpack(data))
+            if count and data is not None and all(self.holds(("series",), i) for i in range(count)):
+                restore(streams, path, data)
                 return count
         return 0
 
     def write_merged(self, count: int, streams: dict[str, Stream]) -> None:
         """Keep the merged streams of shards 0 .. count - 1, and drop the files they replace."""
-        write_with_checksum(self._path("merged", count), Packed(to_tensors(streams)).pieces())
+        write_with_checksum(self.path("merged", count), Packed(to_tensors(streams)).pieces())
         for path in self.work.glob("merged-?????"):
-            if path != self._path("merged", count):
+            if path != self.path("merged", count):
                 remove_with_checksum(path)
         for index in range(count):
-            remove_with_checksum(self._path("shard", index))
+            remove_with_checksum(self.path("shard", index))
 
-    def series(self, shards: list[Shard]) -> Iterator[dict[str, Tensor]]:
+    def series(self, shards: Sequence[Shard]) -> Iterator[dict[str, Tensor]]:
         """The series of every shard, in order, one in memory at a time."""
         for shard in shards:
-            data = read_checked(self._path("series", shard.index))
+            data = read_checked(self.path("series", shard.index))
             if data is None:
-                raise ArmillaryError(f"{self._path('series', shard.index)} was damaged while the scan ran: scan again")
-            yield unpack(data)
+                raise ArmillaryError(f"{self.path('series', shard.index)} was damaged while the scan ran: scan again")
+            yield unpack_file(self.path("series", shard.index), data)
 
-    def _path(self, kind: str, index: int) -> Path:
+    def path(self, kind: str, index: int) -> Path:
+        """Where what was computed of a shard is kept."""
         return self.work / f"{kind}-{index:05d}"
+
+
+def unpack_file(path: Path, data: Data) -> dict[str, Tensor]:
+    """The tensors of a file whose checksum is right; what made it may still have been something else."""
+    try:
+        return unpack(data)
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ArmillaryError(
+            f"{path} holds no tensors of a scan ({brief(error)}): scan again with --overwrite"
+        ) from error
+
+
+def restore(streams: dict[str, Stream], path: Path, data: Data) -> None:
+    """Put what a file of finished work holds into empty streams."""
+    tensors = unpack_file(path, data)
+    try:
+        from_tensors(streams, tensors)
+    except ValueError as error:
+        raise ArmillaryError(
+            f"{path} holds no streams of a scan ({brief(error)}): scan again with --overwrite"
+        ) from error
 
 
 def to_tensors(streams: dict[str, Stream]) -> dict[str, Tensor]:
@@ -248,7 +296,11 @@ def essential(description: dict[str, Any]) -> dict[str, Any]:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What two descriptions of a scan disagree on, as sentences' parts."""
-    return [f"{key}: was {a}, now {b}" for key, a, b in disagreements(before, now)]
+    return [f"{key}: was {_short(a)}, now {_short(b)}" for key, a, b in disagreements(before, now)]
+
+
+def _short(value: Any) -> str:
+    return text if len(text := str(value)) <= 200 else f"{text[:197]}..."
 
 
 def disagreements(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:

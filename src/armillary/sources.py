@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from armillary.builtin_text import KINDS, builtin_documents
-from armillary.errors import ArmillaryError
+from armillary.errors import ArmillaryError, brief
 
 PIECE = 1_000_000
 """A long file is read in pieces of about this many bytes, cut at the end of a line."""
@@ -203,7 +203,8 @@ def _json_lines(file: Path, text_field: str, take: Take, skipped: Skipped) -> It
                 record = json.loads(line)
                 text = record[text_field]
             except (ValueError, RecursionError) as error:
-                raise ArmillaryError(f"line {number} of {file} is not JSON: {error}") from error
+                why = "it is nested too deeply" if isinstance(error, RecursionError) else brief(error)
+                raise ArmillaryError(f"line {number} of {file} is not JSON: {why}") from error
             except (KeyError, TypeError, IndexError) as error:
                 raise ArmillaryError(
                     f"line {number} of {file} has no field {text_field!r}: name the field as {file}:FIELD"
@@ -211,7 +212,9 @@ def _json_lines(file: Path, text_field: str, take: Take, skipped: Skipped) -> It
             if text is None:
                 skipped.empty += 1
                 continue
-            yield Document(f"{file.name} line {number}", str(text))
+            if not isinstance(text, str):
+                raise ArmillaryError(f"line {number} of {file}: the field {text_field!r} is no text, but {text!r:.60}")
+            yield Document(f"{file.name} line {number}", text)
 
 
 def _opened_data_set(source: str) -> Read:

@@ -108,12 +108,11 @@ def open_dtype(atlas: Path | None) -> dict[str, Any]:
     """The precision that the atlas's model was scanned in, so that its weights can be recognised."""
     if atlas is None:
         return {}
-    import torch
-
     from armillary.atlas import open_atlas
+    from armillary.models import pick_dtype
 
     recorded = open_atlas(atlas).attrs["model"].get("dtype")
-    return {"dtype": getattr(torch, recorded)} if recorded else {}
+    return {"dtype": pick_dtype(recorded, "cpu")} if recorded else {}
 
 
 def _refuse_idle(

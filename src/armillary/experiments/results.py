@@ -3,17 +3,40 @@
 import json
 import time
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 import plotly.graph_objects as go
-import plotly.io
 
-from armillary.errors import ArmillaryError
-from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings
+from armillary.errors import ArmillaryError, brief
+from armillary.experiments.experiment import Claim, Experiment, Outcome, Settings, experiments
 from armillary.files import recover, whole_folder, write_atomically
+from armillary.records import read_bytes, read_record
 from armillary.verified import versions
+
+
+class ResultRecord(TypedDict):
+    """result.json."""
+
+    name: str
+    paper: str
+    of: str
+    question: str
+    size: str
+    seconds: float
+    claims: list[Claim]
+    learned: list[str]
+    tables: list[str]
+    figures: list[str]
+
+
+class FigureRecord(TypedDict):
+    """A Plotly figure as JSON."""
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,10 +56,24 @@ class Result:
     figures: list[str]
 
     def table(self, name: str) -> pd.DataFrame:
-        return pd.read_csv(self.folder / f"{name}.csv")
+        path = self.folder / f"{name}.csv"
+        try:
+            return pd.read_csv(BytesIO(read_bytes(path, self.remedy)))
+        except ValueError as error:  # pandas' own errors are ValueErrors
+            raise ArmillaryError(f"{path} is not a table ({brief(error)}): {self.remedy}") from error
 
     def figure(self, name: str) -> go.Figure:
-        return plotly.io.from_json((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+        path = self.folder / f"{name}.json"
+        kept = read_record(path, FigureRecord, self.remedy)
+        try:
+            return go.Figure(kept)
+        except (ValueError, TypeError) as error:
+            raise ArmillaryError(f"{path} is not a figure ({brief(error)}): {self.remedy}") from error
+
+    @property
+    def remedy(self) -> str:
+        """What to do about files that cannot be read."""
+        return f"`armillary experiment run {self.folder.name}` writes them anew"
 
 
 def run(experiment: Experiment, settings: Settings, out: Path) -> Result:
@@ -73,21 +110,22 @@ def write(experiment: Experiment, settings: Settings, outcome: Outcome, out: Pat
 def read(folder: Path) -> Result:
     """A folder that `write` wrote."""
     recover(folder)
-    try:
-        kept: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArmillaryError(
-            f"{folder} holds no result: `armillary experiment run {folder.name}` writes one"
-        ) from error
-    claims = [Claim(**claim) for claim in kept.pop("claims")]
-    kept.pop("versions")
-    return Result(folder=folder, claims=claims, **kept)
+    remedy = f"`armillary experiment run {folder.name}` writes one"
+    if not (folder / "result.json").is_file():
+        raise ArmillaryError(f"{folder} holds no result: {remedy}")
+    kept = read_record(folder / "result.json", ResultRecord, remedy)
+    if kept["name"] not in experiments():
+        raise ArmillaryError(f"{folder / 'result.json'} is of {kept['name']!r}, which is no experiment: {remedy}")
+    for name in (*kept["tables"], *kept["figures"]):
+        if Path(name).name != name:
+            raise ArmillaryError(f"{folder / 'result.json'} names {name!r}, which lies outside of its folder: {remedy}")
+    claims = [Claim(**claim) for claim in kept["claims"]]
+    names = ("name", "paper", "of", "question", "size", "seconds", "learned", "tables", "figures")
+    return Result(folder=folder, claims=claims, **{name: kept[name] for name in names})
 
 
 def read_all(out: Path) -> list[Result]:
     """Every result in a folder, in the order of the papers."""
-    from armillary.experiments.experiment import experiments
-
     for name in experiments():
         recover(out / name)
     return [read(out / name) for name in experiments() if (out / name / "result.json").is_file()]

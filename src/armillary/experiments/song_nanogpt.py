@@ -22,6 +22,7 @@ from armillary.modes import one_thread
 from armillary.sources import documents
 from armillary.training.config import DataConfig, ModelConfig, MonitorConfig, RunConfig
 from armillary.training.loop import TrainSettings
+from armillary.training.run_files import read_result
 
 END_OF_TEXT = "\x03"
 POSITIONS: tuple[Position, ...] = ("learned", "rotary")
@@ -128,7 +129,7 @@ def nanogpt(settings: Settings) -> Outcome:
     for position in POSITIONS:
         for seed in range(size.seeds):
             run = language_model(settings, size, position, seed)
-            losses[position] = json.loads((run / "result.json").read_text(encoding="utf-8"))["held_out_loss"]
+            losses[position] = read_result(run)["held_out_loss"]
             for name, place in texts.items():
                 atlas = atlas_of(
                     settings, str(run / "model"), place, length=size.length, sequences=size.sequences, streams=STREAMS

@@ -1,13 +1,13 @@
 """What to train, as a TOML file says it: model, text, training, regulariser, monitor. Unknown keys are refused."""
 
 import tomllib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_args, get_type_hints
 
-from armillary.errors import ArmillaryError
+from armillary.errors import ArmillaryError, brief
+from armillary.records import mismatch, named
 from armillary.training.loop import TrainSettings
 
 
@@ -112,6 +112,8 @@ def check(config: RunConfig) -> None:
     for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("final_rate", -1e-300), ("weight_decay", -1e-300)):
         if not least < getattr(training, name) < inf:
             raise ArmillaryError(f"training.{name} = {getattr(training, name)}: it must be a number above 0 (or 0)")
+    if training.steps >= 10**8:  # checkpoints are named by eight digits
+        raise ArmillaryError(f"training.steps = {training.steps}: it must be below 10^8")
     if not 0 <= training.warmup < training.steps:
         raise ArmillaryError(f"training.warmup = {training.warmup}: it must be below the {training.steps} steps")
     if not 0 <= training.seed < 2**63:
@@ -135,6 +137,9 @@ def check(config: RunConfig) -> None:
         raise ArmillaryError(
             f"regulariser.kind = {config.regulariser.kind!r} is not known: there are {', '.join(REGULARISERS)}"
         )
+    for name in ("scale", "mean"):
+        if not 0 <= getattr(config.regulariser, name) < inf:
+            raise ArmillaryError(f"regulariser.{name} = {getattr(config.regulariser, name)}: it must be 0 or more")
     if config.regulariser.kind == "locater" and not (config.regulariser.scale or config.regulariser.mean):
         raise ArmillaryError("regulariser.kind = 'locater' needs regulariser.scale or regulariser.mean above 0")
     if not 0 < config.data.held_out < 1:
@@ -152,8 +157,9 @@ def read_config(path: Path) -> RunConfig:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ArmillaryError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ArmillaryError(f"{path} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else brief(error)
+        raise ArmillaryError(f"{path} is not TOML: {why}") from error
     return from_dict(given)
 
 
@@ -190,17 +196,16 @@ def _usual_training(chosen: dict[str, Any]) -> dict[str, Any]:
 
 def _checked(section: str, kind: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The settings of a section, each of its type (a whole number may stand for a float)."""
-    types = {f.name: f.type for f in fields(kind)}
+    types = get_type_hints(kind)
     found = {}
     for key, value in given.items():
         if key not in types:
             raise ArmillaryError(f"there is no setting {section}.{key}: there are {', '.join(types)}")
-        allowed = get_args(types[key]) if get_origin(types[key]) in (Union, UnionType) else (types[key],)
-        if float in allowed and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, tuple(allowed)) or (isinstance(value, bool) and bool not in allowed):
-            words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-            names = " or ".join(words[one] for one in allowed if one is not type(None))
-            raise ArmillaryError(f"{section}.{key} = {value!r} is not {names}")
-        found[key] = value
+        if mismatch(value, types[key]):
+            raise ArmillaryError(f"{section}.{key} = {repr(value)[:80]} is not {named(types[key])}")
+        found[key] = float(value) if _is_float(types[key]) and isinstance(value, int) else value
     return found
+
+
+def _is_float(kind: Any) -> bool:
+    return kind is float or float in get_args(kind)

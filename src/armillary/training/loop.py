@@ -14,7 +14,7 @@ from jaxtyping import Int, Integer
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
-from armillary.files import read_checked, remove_with_checksum, write_with_checksum
+from armillary.files import read_checked, remove_with_checksum, write_with_checksum, writing
 from armillary.modes import evaluating
 
 
@@ -57,7 +57,8 @@ def train(
 
     `penalty` is added to the loss; `on_step` is told the loss without it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     optimizer = torch.optim.AdamW(_decayed(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
     start = _resume(model, optimizer, settings, folder)
     model.train()

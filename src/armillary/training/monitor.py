@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
+from armillary.files import writing
 from armillary.layout import entry, find_stack
 from armillary.modes import evaluating
 from armillary.streams.attention import AttentionStatistics
@@ -206,7 +207,7 @@ class Monitor:
         taken = snapshot(self.model, self.tokens, step)
         self.history.append(taken)
         if self.log is not None:
-            with self.log.open("a", encoding="utf-8") as file:
+            with writing(self.log), self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(taken.as_dict()) + "\n")
         for track in (*self.trackers, *open_trackers()):
             track(step, {f"attention/{name}": value for name, value in taken.summary().items()})

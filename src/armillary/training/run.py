@@ -24,7 +24,7 @@ from jaxtyping import Integer
 
 from armillary.corpora import split_sources
 from armillary.errors import ArmillaryError
-from armillary.files import make_folder, remove_leftovers, whole_folder, write_atomically
+from armillary.files import make_folder, remove_leftovers, whole_folder, write_atomically, writing
 from armillary.folder_lock import FolderLock
 from armillary.models import load_tokenizer
 from armillary.modes import own_random_numbers
@@ -36,6 +36,7 @@ from armillary.training.config import RunConfig, position_of
 from armillary.training.loop import Part, last_checkpoint, mean_loss, train
 from armillary.training.monitor import Monitor
 from armillary.training.regularizers import LocAteR, merge_sigma_reparam, sigma_reparam
+from armillary.training.run_files import read_log, read_result, read_settings
 from armillary.verified import versions
 
 HELD_OUT_WINDOWS = 8
@@ -60,16 +61,12 @@ def train_run(
     """Train what the configuration says, or go on with it; returns what result.json holds."""
     _refuse_other(config, folder)
     if (folder / "result.json").is_file():  # nothing is written, so nobody needs to wait
-        return _read_result(folder)
+        return read_result(folder)
     with FolderLock(folder, "training run"):
         _refuse_other(config, folder)
         if (folder / "result.json").is_file():
-            return _read_result(folder)
+            return read_result(folder)
         return _train(config, folder, on_step, on_warning)
-
-
-def _read_result(folder: Path) -> dict[str, Any]:
-    return dict(json.loads((folder / "result.json").read_text(encoding="utf-8")))
 
 
 def _train(
@@ -82,7 +79,7 @@ def _train(
     remove_leftovers(folder)
     done = last_checkpoint(folder / "work")
     for name in ("loss.jsonl", "attention.jsonl"):
-        _truncate(folder / name, done)
+        _truncate(folder, name, done)
     length = config.training.length
     probe = text.held_out[: config.monitor.sequences * length].reshape(-1, length)
     monitor = Monitor(
@@ -102,7 +99,7 @@ def _train(
         if step % config.monitor.every == 0 or last:
             monitor.look(step) if last and step % config.monitor.every else monitor(step)
             row["held_out"] = _held_out(model, text.held_out, length, HELD_OUT_WINDOWS)
-        with (folder / "loss.jsonl").open("a", encoding="utf-8") as file:
+        with writing(folder / "loss.jsonl"), (folder / "loss.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         if on_step is not None:
             on_step(step, loss)
@@ -111,7 +108,7 @@ def _train(
     plain = copy.deepcopy(model)
     if config.regulariser.kind == "sigma-reparam":
         merge_sigma_reparam(plain)
-    with whole_folder(folder / "model") as place:
+    with writing(folder / "model"), whole_folder(folder / "model") as place:
         plain.save_pretrained(place)
         text.tokenizer.save_pretrained(place)
     loss = _held_out(model, text.held_out, length, None)
@@ -121,7 +118,7 @@ def _train(
         "steps": config.training.steps,
         "seconds": time.perf_counter() - begun,
         "monitor_overhead": monitor.overhead,
-        "warnings": _warnings(folder / "attention.jsonl"),
+        "warnings": _warnings(folder),
         "versions": versions(),
     }
     write_atomically(folder / "result.json", json.dumps(result, indent=1).encode())
@@ -244,9 +241,9 @@ def _held_out(model: Any, tokens: Integer[np.ndarray, "token"], length: int, win
     return mean_loss(model, tokens if windows is None else tokens[: windows * length], length)
 
 
-def _warnings(log: Path) -> list[str]:
+def _warnings(folder: Path) -> list[str]:
     """Every warning of the run, also of sessions before this one, each once."""
-    rows = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()) if log.is_file() else ()
+    rows = read_log(folder, "attention.jsonl")
     told = {re.sub(r" at step \d+", "", sentence): sentence for row in rows for sentence in reversed(row["warnings"])}
     return list(told.values())
 
@@ -257,11 +254,7 @@ def _refuse_other(config: RunConfig, folder: Path) -> None:
         raise ArmillaryError(f"{folder} is a file: a run needs a folder; give another with --out")
     record = folder / "run.json"
     if record.is_file() and (last_checkpoint(folder / "work") or (folder / "result.json").is_file()):
-        try:
-            before = json.loads(record.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ArmillaryError(f"{record} cannot be read ({error}): train into another folder") from error
-        different = differences(before, json.loads(json.dumps(config.as_dict())))
+        different = differences(read_settings(folder), json.loads(json.dumps(config.as_dict())))
         if different:
             raise ArmillaryError(
                 f"{folder} holds a run with other settings ({'; '.join(different[:3])}): train into another folder"
@@ -281,16 +274,8 @@ def _note(config: RunConfig, folder: Path) -> None:
     write_atomically(folder / "run.json", json.dumps(config.as_dict(), indent=1).encode())
 
 
-def _truncate(path: Path, step: int) -> None:
+def _truncate(folder: Path, name: str, step: int) -> None:
     """Drop what was logged after the last checkpoint, and half a line that a kill left."""
-    if not path.is_file():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        if row["step"] < step:
-            kept.append(line)
-    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+    if (folder / name).is_file():
+        before = [json.dumps(row) for row in read_log(folder, name) if row["step"] < step]
+        write_atomically(folder / name, "".join(f"{line}\n" for line in before).encode())

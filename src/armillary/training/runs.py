@@ -1,6 +1,5 @@
 """Training runs read back from their folders, and put side by side."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pandas as pd
 
 from armillary.errors import ArmillaryError
 from armillary.training.config import POSITIONS, from_dict
+from armillary.training.run_files import read_log, read_result, read_settings
 
 
 @dataclass(frozen=True)
@@ -27,31 +27,24 @@ def read_run(folder: Path) -> RunHistory:
     record = folder / "run.json"
     if not record.is_file():
         raise ArmillaryError(f"{folder} is not a training run: a run is what `armillary train CONFIG.toml` writes")
-    result = folder / "result.json"
     try:
-        config = from_dict(json.loads(record.read_text(encoding="utf-8"))).as_dict()
-        finished = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else None
-    except (ValueError, TypeError, ArmillaryError) as error:
+        config = from_dict(read_settings(folder)).as_dict()
+    except ArmillaryError as error:
         raise ArmillaryError(f"the run in {folder} cannot be read: {error}") from error
     return RunHistory(
         name=folder.name,
         config=config,
-        loss=_lines(folder / "loss.jsonl"),
-        attention=_lines(folder / "attention.jsonl").drop(columns=["heads", "layers", "warnings"], errors="ignore"),
-        result=finished,
+        loss=pd.DataFrame(list(read_log(folder, "loss.jsonl"))),
+        attention=_summaries(folder),
+        result=read_result(folder) if (folder / "result.json").is_file() else None,
     )
 
 
-def _lines(path: Path) -> pd.DataFrame:
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:  # a run that is being written now
-            break
-        if isinstance(row, dict):
-            rows.append(row)
-    return pd.DataFrame(rows)
+def _summaries(folder: Path) -> pd.DataFrame:
+    """What the monitor saw, without the rows of heads and layers."""
+    left_out = ("heads", "layers", "warnings")
+    rows = read_log(folder, "attention.jsonl")
+    return pd.DataFrame([{name: value for name, value in row.items() if name not in left_out} for row in rows])
 
 
 def side_by_side(runs: list[RunHistory]) -> pd.DataFrame:
@@ -85,6 +78,6 @@ def side_by_side(runs: list[RunHistory]) -> pd.DataFrame:
         if len(run.attention):
             last = run.attention.iloc[-1]
             measures = ("entropy", "eigen_mean", "eigen_scale", "rho", "largest_logit")
-            row |= {name: float(last[name]) for name in measures if name in last}
+            row |= {name: float("nan" if last[name] is None else last[name]) for name in measures if name in last}
         rows.append(row)
     return pd.DataFrame(rows)
