@@ -12,6 +12,7 @@ from jaxtyping import Num
 
 from armillary.atlas import FORMAT, FORMAT_VERSION, Atlas
 from armillary.errors import ArmillaryError
+from armillary.naming import title
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -51,6 +52,7 @@ def write_atlas(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **description,
+        "model": {**description["model"], "title": title(description["model"]["name"])},
         "anatomy": anatomy.as_dict(),
         "versions": versions,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

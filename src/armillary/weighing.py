@@ -24,6 +24,7 @@ from armillary.errors import ArmillaryError
 from armillary.files import write_problem
 from armillary.identity import config_hash, fingerprint, folder_identity
 from armillary.lenses import products, spectral
+from armillary.naming import title
 from armillary.packing import Packed
 from armillary.progress import Progress
 from armillary.shards import ScanFolder, Shard
@@ -226,6 +227,7 @@ def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) ->
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         **description,
+        "model": {**description["model"], "title": title(description["model"]["name"])},
         "anatomy": anatomy.as_dict(),
         "versions": versions(),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -15,6 +15,7 @@ from armillary.commands.options import (
     say_if_too_long,
 )
 from armillary.errors import ArmillaryError
+from armillary.naming import recorded_title, title
 
 
 def frequencies(
@@ -96,7 +97,7 @@ def frequencies(
             used = lens.token_frequencies(loaded, tokenizer, at, number, text)
             lengths = {"lengths of q": used.q, "lengths of k": used.k}
             drawn.insert(0, figures.token_usage(lengths, list(used.tokens), f"Head {head}, token by token"))
-        write_page(html, f"Rotary frequencies of {atlas.attrs['model']['name']}", drawn)
+        write_page(html, f"Rotary frequencies of {recorded_title(atlas.attrs['model'])}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)
 
 
@@ -173,5 +174,5 @@ def rope(
             for kind, label in kinds.items()
         }
         drawn = [figures.sweep_curves(what, found.table), figures.decay(curves, "q.k over distance, this encoding")]
-        write_page(html, f"Rotary frequencies of {model}", drawn)
+        write_page(html, f"Rotary frequencies of {title(model)}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)

@@ -8,6 +8,7 @@ import typer
 from armillary.commands.engines import Address, EngineOption, Threads, Workers
 from armillary.commands.options import AsJson, Columns, Folder, Html, Model, TrustRemoteCode, one_of, print_json
 from armillary.errors import ArmillaryError
+from armillary.naming import recorded_title, title
 
 SHOWN = 70
 """Rows of a table on the terminal; --json has them all."""
@@ -75,7 +76,7 @@ def weights(
             layers = sorted({0, len(spectra["layer"]) // 2, len(spectra["layer"]) - 1})
             found = atlas.group("matrices")
             drawn += [spectral.matrices_against_random(found, atlas.matrices, layer) for layer in layers]
-        write_page(html, f"The weights of {model}", drawn)
+        write_page(html, f"The weights of {title(model)}", drawn)
     typer.echo(f"{out}: look with  armillary heads {out} --columns all" + (f"; {html}" if html else ""), err=as_json)
 
 
@@ -122,7 +123,7 @@ def gaussian(
         drawn += [figures.predicted_variances(lens.logit_predictions(atlas))] if atlas.has("pairs") else []
         if not drawn:
             raise ArmillaryError("there is nothing to draw without the stream 'lags': scan with --streams ...,lags")
-        write_page(html, f"The Gaussian view of {atlas.attrs['model']['name']}", drawn)
+        write_page(html, f"The Gaussian view of {recorded_title(atlas.attrs['model'])}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)
 
 
@@ -154,5 +155,5 @@ def localization(
         from armillary.figures.localization import propagation_curves, regime_map
 
         drawn = [regime_map(atlas.heads), propagation_curves(lens.propagation_table(atlas))]
-        write_page(html, f"Localization in {atlas.attrs['model']['name']}", drawn)
+        write_page(html, f"Localization in {recorded_title(atlas.attrs['model'])}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)

@@ -100,20 +100,33 @@ def measure_map(heads: pd.DataFrame, measure: str) -> go.Figure:
         _add_words(figure, grid, measure)
     figure.update_xaxes(title="head", dtick=max(1, len(x) // 8), showgrid=False, zeroline=False)
     figure.update_yaxes(title="layer", dtick=max(1, len(y) // 8), showgrid=False, zeroline=False, autorange="reversed")
-    return styled(figure, f"{escape(measure)} of every head", height=max(300, min(620, 26 * len(y) + 160)))
+    return styled(figure, f"{escape(measure)} of every head", height=map_height(len(y)))
+
+
+AROUND = 160
+"""Pixels of a map that are no cells: axes, a legend, margins."""
+LETTER = 12
+"""A cell must be so many pixels high to hold letters; a page that draws a map smaller leaves them out."""
+
+
+def map_height(layers: int) -> int:
+    """Pixels of a map of so many layers: 26 for each, at many layers 16, at very many what is left of 1600."""
+    return max(300, min(26 * layers + AROUND, max(620, min(1600, 16 * layers + AROUND))))
 
 
 def _add_words(figure: go.Figure, grid: pd.DataFrame, measure: str) -> None:
-    """A trace per word, so that the legend names the colours and can hide a word; initials where there is room."""
+    """A trace per word, so that the legend names the colours and can hide a word; initials where there is room.
+
+    Hovering tells the word whether or not its letters are shown.
+    """
+    room = grid.shape[1] <= 16 and (map_height(len(grid)) - AROUND) / max(1, len(grid)) >= LETTER
     colours = {**LABEL_COLOURS, **REGIME_COLOURS}
     found = [str(word) for word in pd.unique(grid.to_numpy().ravel()) if pd.notna(word)]
     known = [word for word in colours if word in found]
     for word in [*known, *sorted(set(found) - set(known))]:
         there = (grid == word).to_numpy(bool, na_value=False)
         colour = colours.get(word, "#444444")
-        written = (
-            dict(text=np.where(there, escape(word[:2]), ""), texttemplate="%{text}") if grid.shape[1] <= 16 else {}
-        )
+        written = dict(text=np.where(there, escape(word[:2]), ""), texttemplate="%{text}") if room else {}
         figure.add_heatmap(
             z=np.where(there, 1.0, np.nan),
             x=grid.columns.to_numpy(int),

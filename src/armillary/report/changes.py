@@ -7,6 +7,7 @@ import pandas as pd
 
 from armillary.comparison import Comparison, compare
 from armillary.figures.heads import LABEL_COLOURS, measure_map
+from armillary.naming import corpus_title
 from armillary.report import pictures, sentences
 from armillary.report.page import Block, Card, Grid, HeadMap, Page, Pairs, Picture, Section, Words
 from armillary.report.sections import provenance_rows, sentence
@@ -58,7 +59,7 @@ BARS = "The measures that changed most, median over heads, in units of their spr
 def _name(atlas: "Atlas", other: "Atlas") -> str:
     """The model's name, and what was read where that tells the two apart."""
     name, text = short_name(atlas), atlas.attrs["corpus"]["name"]
-    return name if text == other.attrs["corpus"]["name"] else f"{name} on {text}"
+    return name if text == other.attrs["corpus"]["name"] else f"{name} on {corpus_title(str(text))}"
 
 
 def differences(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -90,7 +91,7 @@ def _most_moved(found: Comparison) -> str | None:
 def _change_map(table: pd.DataFrame, measure: str | None) -> Picture | None:
     if measure is None:
         return None
-    figure = measure_map(table, measure).update_layout(height=pictures.SMALL)
+    figure = measure_map(table, measure).update_layout(height=pictures.small(table))
     return Picture(figure, f"Change of {measure}, second less first.", opens=True)
 
 
@@ -103,7 +104,7 @@ def _label_map(a: pd.DataFrame, b: pd.DataFrame) -> Picture | None:
         return None
     same = ~pd.MultiIndex.from_frame(b[["layer", "head"]]).isin(changed)
     shown = b[["layer", "head"]].assign(label=b["label"].mask(same))
-    figure = measure_map(shown, "label").update_layout(height=pictures.SMALL)
+    figure = measure_map(shown, "label").update_layout(height=pictures.small(shown))
     return Picture(figure, "New labels of the heads whose label changed; the others are blank.", opens=True)
 
 

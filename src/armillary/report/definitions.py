@@ -73,7 +73,8 @@ HEADS: dict[str, tuple[str, str]] = {
     ),
     "duplicate_score": ("On random tokens said twice, mean attention on the other copy of the current token.", ""),
     "positional_share": (
-        "Share of the logits' variation along a row by terms without content: mean, positional vectors and bias.",
+        "Share of the logits' variation along a row by terms without content: mean, positional vectors and bias. Terms "
+        "that work against the whole have a share below 0, and others then pass 1; all add to 1.",
         r"\sum_{\text{terms without } v} s_{ab} + s_{\text{bias}}",
     ),
     "content_share": ("Share of the logits' variation by content of the query against content of the key.", r"s_{vv}"),

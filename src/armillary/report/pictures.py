@@ -25,7 +25,14 @@ LOUDEST = 3
 """Of more heads than MANY, the third picture shows so many of each layer."""
 
 SMALL = 330
-"""Height of the first screen's pictures."""
+"""Height of the first screen's pictures, in pixels, up to MANY_LAYERS layers; they grow with more."""
+MANY_LAYERS = 16
+
+
+def small(heads: pd.DataFrame) -> int:
+    """The height of the first screen's pictures: 8 pixels more for every layer beyond MANY_LAYERS, at most 600."""
+    layers = int(heads["layer"].nunique())
+    return min(600, SMALL + 8 * max(0, layers - MANY_LAYERS))
 
 
 def kinds(heads: pd.DataFrame) -> tuple[go.Figure, str]:
@@ -36,7 +43,7 @@ def kinds(heads: pd.DataFrame) -> tuple[go.Figure, str]:
         ("regime", "Every head by the keys that its weights could let pass a signal."),
     ):
         if known(heads, measure):
-            return measure_map(heads, measure).update_layout(height=SMALL), said
+            return measure_map(heads, measure).update_layout(height=small(heads)), said
     return go.Figure(), "Nothing was measured of the heads."
 
 
@@ -61,15 +68,24 @@ def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str]
                 hovertemplate="layer %{x}: %{y:.1%}<extra>" + name + "</extra>",
             )
     figure.update_layout(barmode="relative", bargap=0.15, legend=above())
-    figure.update_xaxes(title="layer", dtick=max(1, len(parts) // 8)).update_yaxes(title="share", tickformat=".0%")
-    return styled(figure, "", height=SMALL), said
+    figure.update_xaxes(title="layer", dtick=max(1, len(parts) // 8), zeroline=False)
+    figure.update_yaxes(title="share", tickformat=".0%")
+    if (parts < -0.005).to_numpy().any():
+        for level, dash in ((0, "solid"), (1, "dot")):
+            figure.add_hline(level, line=dict(color="black", width=1.2, dash=dash))
+        said += f" {AGAINST}"
+    return styled(figure, "", height=small(heads)), said
+
+
+AGAINST = "A part below 0 % works against the others, which then pass 100 %; all together make 100 %."
+"""Why a share can be negative: it is sum(term * b) / sum(b * b), which is below 0 where a term opposes the whole."""
 
 
 def from_weights(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
     """What stands in for the picture of position where only weights are known."""
     if not known(heads, "qk_stable_rank"):
         return None
-    figure = measure_map(heads, "qk_stable_rank").update_layout(height=SMALL)
+    figure = measure_map(heads, "qk_stable_rank").update_layout(height=small(heads))
     return figure, "How many directions queries and keys meet in: the stable rank of every W_q W_k'."
 
 
@@ -99,7 +115,7 @@ def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
         figure.add_annotation(**where, text=head_names(shown)[0], showarrow=False, yshift=11, font_size=11)
     figure.update_layout(legend=above())
     figure.update_xaxes(title="layer", dtick=max(1, int(heads["layer"].max()) // 8), zeroline=False)
-    styled(figure, "", height=SMALL)
+    styled(figure, "", height=small(heads))
     who = f"the {LOUDEST} largest heads of each layer" if len(heads) > MANY else "each head"
     if "qk_align_z" in strips:
         return figure, f"How far queries and keys of {who} use the same directions; the largest is named."

@@ -38,6 +38,7 @@ export function styled(element, figure) {
       layout[name] = { ...layout[name], gridcolor: line, zerolinecolor: name[0] === "x" ? line : faint, linecolor: faint, automargin: true };
     }
   }
+  for (const shape of layout.shapes ?? []) if (shape.line?.color === "black") shape.line.color = ink;
   const data = figure.data.map((trace) => {
     const copy = { ...trace };
     for (const part of ["line", "marker"]) {
@@ -60,6 +61,7 @@ export function draw(element, figure, opens = false) {
   element.figure = figure;
   element.opens = opens;
   drawn.add(element);
+  if (data.some((trace) => trace.texttemplate)) element.on("plotly_afterplot", () => fitLetters(element));
   if (!opens) return;
   element.classList.add("opens");
   element.on("plotly_click", ({ points }) => {
@@ -68,6 +70,15 @@ export function draw(element, figure, opens = false) {
     const row = headRow(...named);
     if (row !== undefined) opener(row);
   });
+}
+
+// Letters in cells are shown where they fit, by the pixels that the drawing has now; hovering tells the word anyway.
+function fitLetters(element) {
+  const { _size: size, xaxis, yaxis } = element._fullLayout;
+  const cell = ([low, high], pixels) => pixels / Math.max(1, Math.abs(high - low));
+  const fits = cell(yaxis.range, size.h) >= 12 && cell(xaxis.range, size.w) >= 16;
+  const written = element.data.flatMap((trace, i) => (trace.text && Boolean(trace.texttemplate) !== fits ? [i] : []));
+  if (written.length) Plotly.restyle(element, { texttemplate: fits ? "%{text}" : "" }, written);
 }
 
 function again() {

@@ -6,6 +6,7 @@ import pandas as pd
 
 from armillary.figures.heads import LABEL_COLOURS, measure_map
 from armillary.lenses import rotary as rotary_lens
+from armillary.naming import corpus_title, recorded_title
 from armillary.report import pictures, sentences
 from armillary.report.dossiers import dossiers, plain
 from armillary.report.page import Card, Page, Picture
@@ -20,7 +21,7 @@ ENCODINGS = {"Rotary": "rotary encoding", "Alibi": "ALiBi", "RelativeBias": "a r
 def atlas_page(atlas: "Atlas") -> Page:
     """All that the report of an atlas shows."""
     heads, layers = atlas.heads, atlas.layers
-    model, text = short_name(atlas), str(atlas.attrs["corpus"]["name"])
+    model, text = short_name(atlas), corpus_title(str(atlas.attrs["corpus"]["name"]))
     found, said = pictures.kinds(heads)
     where, loud = pictures.position(heads, layers), pictures.outstanding(heads)
     where = where or pictures.from_weights(heads)
@@ -47,11 +48,7 @@ def atlas_page(atlas: "Atlas") -> Page:
 
 def short_name(atlas: "Atlas") -> str:
     """The model's name without the folders that it lies in."""
-    name = str(atlas.attrs["model"]["name"]).rstrip("/")
-    if not name.startswith(("/", ".", "~")):
-        return name
-    parts = name.split("/")
-    return "/".join(parts[-2:] if parts[-1] in ("model", "checkpoint", "final") else parts[-1:])
+    return recorded_title(atlas.attrs["model"])
 
 
 def size(atlas: "Atlas") -> str:

@@ -2,7 +2,6 @@
 
 import json
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -10,6 +9,7 @@ import pandas as pd
 from armillary.errors import ArmillaryError
 from armillary.figures.heads import LABEL_COLOURS, ink_on
 from armillary.figures.localization import COLOURS as REGIME_COLOURS
+from armillary.naming import corpus_title, recorded_title
 from armillary.report.definitions import definition
 from armillary.streams.constituents import TERMS
 from armillary.viewer.arrays import plain
@@ -50,9 +50,9 @@ class Pages:
         live = self.live
         return plain(  # type: ignore[no-any-return]
             {
-                "model": Path(attrs["model"]["name"]).name,
+                "model": recorded_title(attrs["model"]),
                 "family": attrs["anatomy"]["family"],
-                "corpus": attrs.get("corpus", {}).get("name", ""),
+                "corpus": corpus_title(attrs.get("corpus", {}).get("name", "")),
                 "finished": attrs.get("finished", ""),
                 "length": settings.get("length"),
                 "skip": settings.get("skip"),
@@ -106,8 +106,8 @@ class Pages:
         assert self.comparison is not None
         attrs = self.other.attrs
         return {
-            "model": Path(attrs["model"]["name"]).name,
-            "corpus": attrs.get("corpus", {}).get("name", ""),
+            "model": recorded_title(attrs["model"]),
+            "corpus": corpus_title(attrs.get("corpus", {}).get("name", "")),
             "table": columns(self.other.heads),
             "scans": self.comparison.scans,
             "changes": json.loads(self.comparison.heads.head(200).to_json(orient="records")),

@@ -16,7 +16,7 @@ export function build(given) {
   facts = given;
   facts.table.layer.forEach((layer, i) => rowOf.set(`${layer}.${facts.table.head[i]}`, i));
   const layers = facts.heads_in.length;
-  shown = card("map", "Map of all heads", Math.min(470, Math.max(190, 30 * layers + 66)));
+  shown = card("map", "Map of all heads", Math.max(190, Math.min(470, 30 * layers + 66), Math.min(1000, 11 * layers + 66)) /* a layer has at least 11 pixels, up to 84 layers */);
   fill(byId("map"), shown.root);
   shown.listeners = {
     plotly_click: ({ points }) => set({ head: [points[0].y, points[0].x] }),
