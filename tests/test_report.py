@@ -27,6 +27,7 @@ from armillary.cli import app, main
 from armillary.comparison import compare
 from armillary.figures.heads import LABEL_COLOURS
 from armillary.lenses import gaussian, localization, rotary, spectral, tables
+from armillary.lenses.kinds import LayerKind
 from armillary.lenses.labels import LABELS
 from armillary.lenses.rotary import RecommendedP
 from armillary.report import definitions, page, report_html, sentences, write_report
@@ -209,7 +210,8 @@ class TestPosition:
 
 class TestStandsOut:
     def check(self, heads: pd.DataFrame, layers: pd.DataFrame, stopped: RecommendedP | None) -> str:
-        text, facts = sentences.stands_out(heads, layers, stopped)
+        kind = LayerKind(None, 1e4, "default", (0,))
+        text, facts = sentences.stands_out(heads, layers, [(kind, stopped)] if stopped is not None else [])
         sinks = sum(float(value) > 0.5 for value in heads["first_mass"])
         expected: list[float] = [sinks] if sinks else []
         for column, percent in (("prev_mass", True), ("induction_score", False)):
@@ -420,7 +422,7 @@ class TestBrowser:
             told = [
                 sentences.kinds(llama.heads).text,
                 sentences.position(llama.heads, ["rotary encoding"]).text,
-                sentences.stands_out(llama.heads, llama.layers, rotary.recommended_p(llama)).text,
+                sentences.stands_out(llama.heads, llama.layers, rotary.recommended_by_kind(llama)).text,
             ]
             assert view.locator(".told").all_text_contents() == told
             assert view.locator(".card .js-plotly-plot").count() == 3
@@ -567,7 +569,7 @@ class TestEveryAtlas:
         shutil.copytree(llama.path.parent, folder)
         described = folder / "atlas.zarr" / "zarr.json"
         kept = json.loads(described.read_text())
-        kept["attributes"]["model"]["name"] = HOSTILE
+        kept["attributes"]["model"]["name"] = kept["attributes"]["model"]["title"] = HOSTILE
         kept["attributes"]["model"]["family"] = HOSTILE
         kept["attributes"]["corpus"]["name"] = HOSTILE
         kept["attributes"]["notes"] = [HOSTILE]

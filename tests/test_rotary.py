@@ -195,7 +195,9 @@ def test_the_commands_and_their_mistakes(tmp_path: Path, atlases: Atlases) -> No
     whole = CliRunner().invoke(app, [*asked, "--json", "--html", str(page)])
     found = json.loads(whole.stdout)
     assert len(found["frequencies"]) == 36 * 12
-    assert 0 < found["recommended_p"]["p"] <= 1
+    (best,) = found["recommended_p"]
+    assert 0 < best["p"] <= 1
+    assert best["kind"] == "global"
     assert "Which frequencies the layers use" in page.read_text(encoding="utf-8")
     text = "Return the value of <b>the key</b>."
     one = CliRunner().invoke(app, [*asked, "--head", "1.2", "--text", text, "--html", str(page)])

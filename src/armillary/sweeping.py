@@ -15,7 +15,7 @@ from armillary.atlas import Atlas
 from armillary.errors import ArmillaryError
 from armillary.interventions import rotary
 from armillary.interventions.trial import predicts
-from armillary.lenses.rotary import RecommendedP, frequency_arrays, recommended_p, truncation_costs
+from armillary.lenses.rotary import RecommendedP, frequency_arrays, recommended_p, rotary_kinds, truncation_costs
 from armillary.modes import evaluating
 from armillary.theory.rotary import kept_count
 
@@ -45,12 +45,12 @@ def parse_sweep(text: str) -> tuple[str, list[float]]:
     return name.strip(), numbers
 
 
-def check_sweep(model: Any, what: str, values: Sequence[float]) -> None:
+def check_sweep(model: Any, what: str, values: Sequence[float], *, of_base: float | None = None) -> None:
     """Raise before any long work if a value makes no encoding, or the model predicts nothing."""
     if not predicts(model):
         raise ArmillaryError(f"{type(model).__name__} does not predict the next token: a sweep has no loss to compare")
     for value in values:
-        setting: dict[str, Any] = {what: value}
+        setting: dict[str, Any] = {what: value, "of_base": of_base}
         with rotary(model, **setting):
             pass
 
@@ -61,13 +61,15 @@ def sweep(
     what: str,
     values: Sequence[float],
     *,
+    of_base: float | None = None,
     batch: int = 8,
     track: Callable[[Sequence[float], str], Any] = lambda values, what: values,
 ) -> Sweep:
     """The loss of `model` on the atlas's own blocks under each setting; p is also tried from the slow end.
 
     predicted_cost and reversed_cost are the relative squared changes of the logits, mean over heads, that the atlas's
-    frequency changes foretell; 'reversed' lets the slowest frequencies turn in place of the fastest.
+    frequency changes foretell; 'reversed' lets the slowest frequencies turn in place of the fastest. `of_base` changes
+    only the layers that turn with this base; costs and the recommended p are then those of their heads.
     """
     if what not in SWEPT:
         raise ArmillaryError(f"{what} cannot be swept: there are {', '.join(SWEPT)}")
@@ -76,20 +78,21 @@ def sweep(
         raise ArmillaryError(f"{type(model).__name__} does not predict the next token: a sweep has no loss to compare")
     tokens = atlas.group("corpus")["tokens"].to_numpy()
     count = arrays.change.shape[-1]
+    layers = [layer for kind in rotary_kinds(atlas) if of_base in (None, kind.base) for layer in kind.layers]
     forward, backward = (
-        np.nanmean(truncation_costs(atlas, reversed=reversed), axis=(0, 1)) for reversed in (False, True)
+        np.nanmean(truncation_costs(atlas, reversed=reversed)[layers], axis=(0, 1)) for reversed in (False, True)
     )
     rows = []
     for value in track(values, "settings"):
-        with rotary(model, **{what: value}):
+        with rotary(model, **{what: value, "of_base": of_base}):
             row: dict[str, float | int] = {what: value, "loss": block_loss(model, tokens, batch)}
         if what == "p":
             kept = kept_count(value, count)
-            with rotary(model, p=value, reversed=True):
+            with rotary(model, p=value, reversed=True, of_base=of_base):
                 row |= {"kept": kept, "reversed_loss": block_loss(model, tokens, batch)}
             row |= {"predicted_cost": float(forward[kept]), "reversed_cost": float(backward[kept])}
         rows.append(row)
-    return Sweep(what, pd.DataFrame(rows), recommended_p(atlas))
+    return Sweep(what, pd.DataFrame(rows), recommended_p(atlas, layers=layers))
 
 
 @torch.no_grad()

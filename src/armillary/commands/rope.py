@@ -1,6 +1,6 @@
 """Rotary frequencies: who uses them, and what happens without some: frequencies, rope."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,11 @@ from armillary.commands.options import (
 )
 from armillary.errors import ArmillaryError
 from armillary.naming import recorded_title, title
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from armillary.lenses.kinds import LayerKind
 
 
 def frequencies(
@@ -45,7 +50,7 @@ def frequencies(
         raise ArmillaryError("--text draws one head on a text: give --head and --html with it")
     atlas = open_atlas(folder)
     table = lens.frequency_table(atlas)
-    recommended = lens.recommended_p(atlas, share)
+    recommended = lens.recommended_by_kind(atlas, share)
     found = lens.bands(atlas)
     if head is not None:
         at, number = parse_head(head)
@@ -58,7 +63,7 @@ def frequencies(
         parts = {"frequencies": table, "bands": found}
         print_json(
             {
-                "recommended_p": vars(recommended),
+                "recommended_p": lens.recommended_rows(recommended),
                 **{name: json.loads(tables.as_json(part)) for name, part in parts.items()},
             }
         )
@@ -66,18 +71,16 @@ def frequencies(
         if head is not None:
             tables.show(table.drop(columns=["layer", "head"]), title=f"The frequencies of head {head}, fastest first")
         else:
-            measures = ["turns", "q_norm", "k_norm", "v_norm", "share", "change"]
-            means = table.groupby(["radians", "frequency"], dropna=False)[measures].mean().reset_index()
-            shown = means.sort_values("radians", ascending=False)[["frequency", "radians", *measures]]
-            tables.show(
-                shown, title="Frequencies, fastest first, means over heads (0 radians: channels that never turn)"
-            )
+            for kind in lens.rotary_kinds(atlas):
+                _print_frequencies(kind, table[table["layer"].isin(kind.layers)])
         tables.show(found, title="Bands: where a head spends its norm", limit=20)
-        typer.echo(
-            f"Recommended p: {recommended.p:.2f} ({recommended.kept} of {recommended.frequencies} frequencies turn); "
-            f"the others standing still would change the logits by {recommended.cost:.2%} of their variance, at most "
-            f"{recommended.worst_cost:.2%} (head {recommended.worst_head})."
-        )
+        for kind, best in recommended:
+            where = "" if kind.alone else f" of the {kind.name}"
+            typer.echo(
+                f"Recommended p{where}: {best.p:.2f} ({best.kept} of {best.frequencies} frequencies turn); the others "
+                f"standing still would change the logits by {best.cost:.2%} of their variance, at most "
+                f"{best.worst_cost:.2%} (head {best.worst_head})."
+            )
     if html is not None:
         from armillary.figures import rotary as figures
         from armillary.figures import write_page
@@ -86,7 +89,7 @@ def frequencies(
         layers = (
             [layer] if layer is not None else [at] if head is not None else sorted(map(int, whole["layer"].unique()))
         )
-        drawn = [figures.frequencies_by_layer(whole), *(figures.frequencies_by_head(whole, at) for at in layers)]
+        drawn = [*figures.frequencies_by_kind(whole), *(figures.frequencies_by_head(whole, at) for at in layers)]
         if text is not None and head is not None:
             from armillary.models import load_for, load_tokenizer
 
@@ -101,12 +104,30 @@ def frequencies(
         typer.echo(f"The figures are in {html}", err=as_json)
 
 
+def _print_frequencies(kind: "LayerKind", table: "pd.DataFrame") -> None:
+    """The frequencies of one kind of layer, means over the heads that are asked about."""
+    from armillary import tables
+    from armillary.lenses.kinds import spans
+
+    if table.empty:
+        return
+    measures = ["turns", "q_norm", "k_norm", "v_norm", "share", "change"]
+    means = table.groupby(["radians", "frequency"], dropna=False)[measures].mean().reset_index()
+    shown = means.sort_values("radians", ascending=False)[["frequency", "radians", *measures]]
+    of = "" if kind.alone else f" of the {kind.name}: {spans(sorted(set(table['layer'].astype(int))))}"
+    still = " (0 radians: channels that never turn)" if (shown["radians"] == 0).any() else ""
+    tables.show(shown, title=f"Frequencies{of}, fastest first, means over heads{still}")
+
+
 def rope(
     model: Model,
     sweep: Annotated[str, typer.Option(help="p=1,0.9,...: fractions that turn; or base=..., partial=...")] = (
         "p=1,0.9,0.75,0.5,0.25,0"
     ),
     corpus: Annotated[str, typer.Option(help="Text, as for `armillary scan`.")] = "builtin:prose",
+    of_base: Annotated[
+        float | None, typer.Option(help="Change only the layers that turn with this base; the others stay.")
+    ] = None,
     length: Annotated[int | None, typer.Option(help="Tokens in a block.", min=2)] = None,
     sequences: Annotated[int, typer.Option(help="How many blocks.", min=1)] = 32,
     html: Html = None,
@@ -121,6 +142,7 @@ def rope(
     from armillary import tables, terminal
     from armillary.corpora import split_sources
     from armillary.interventions.frequencies import refuse_without_rotary
+    from armillary.lenses.rotary import kind_frequencies, recommended_by_kind, recommended_rows, rotary_kinds
     from armillary.models import load, load_tokenizer
     from armillary.progress import ScanBar
     from armillary.scanning import needs_tokenizer, scan
@@ -130,7 +152,7 @@ def rope(
     what, values = parse_sweep(sweep)
     loaded = load(model, trust_remote_code=trust_remote_code)
     refuse_without_rotary(loaded)
-    check_sweep(loaded, what, values)
+    check_sweep(loaded, what, values, of_base=of_base)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if needs_tokenizer(corpus) else None
     with ScanBar() as bar:
         atlas = scan(
@@ -142,37 +164,40 @@ def rope(
             streams=("attention", "chunks"),
             progress=bar,
         )
-    found = run_sweep(loaded, atlas, what, values, track=terminal.progress)
+    found = run_sweep(loaded, atlas, what, values, of_base=of_base, track=terminal.progress)
+    best = recommended_by_kind(atlas)
     if as_json:
         print_json(
             {
                 "swept": what,
                 "settings": json.loads(tables.as_json(found.table)),
-                "recommended_p": vars(found.recommended),
+                "of_base": of_base,
+                "recommended_p": recommended_rows(best),
             }
         )
     else:
         costs = "; costs are foretold changes of the logits" if what == "p" else ""
         tables.show(found.table, title=f"Loss in nats per token{costs}")
-        typer.echo(
-            f"Recommended p: {found.recommended.p:.2f}, for {found.recommended.cost:.2%} of the logits' variance."
-        )
+        for kind, one in best:
+            where = "" if kind.alone else f" of the {kind.name}"
+            typer.echo(f"Recommended p{where}: {one.p:.2f}, for {one.cost:.2%} of the logits' variance.")
     if html is not None:
         from armillary.figures import rotary as figures
         from armillary.figures import write_page
         from armillary.theory import rotary as theory
 
-        layers = [layer for layer in atlas.attrs["anatomy"]["layers"] if layer["position"]]
-        turning = np.array(layers[0]["position"]["frequencies"])
-        kinds = {
+        vectors = {
             "constant": "equal vectors",
             "gaussian": "Gaussian vectors, one draw",
             "repeated": "a repeated Gaussian",
         }
-        curves = {
-            label: theory.simulated_decay(kind, turning, atlas.settings["length"])[0]  # type: ignore[arg-type]
-            for kind, label in kinds.items()
-        }
-        drawn = [figures.sweep_curves(what, found.table), figures.decay(curves, "q.k over distance, this encoding")]
+        drawn = [figures.sweep_curves(what, found.table)]
+        for layers in rotary_kinds(atlas):
+            turning = np.array(kind_frequencies(atlas, layers))
+            curves = {
+                label: theory.simulated_decay(name, turning, atlas.settings["length"])[0]  # type: ignore[arg-type]
+                for name, label in vectors.items()
+            }
+            drawn.append(figures.decay(curves, f"q.k over distance, {layers.name}"))
         write_page(html, f"Rotary frequencies of {title(model)}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)

@@ -10,35 +10,49 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from armillary.figures.style import heat, styled
+from armillary.lenses.kinds import shown_base
 
 
-def frequencies_by_layer(table: pd.DataFrame) -> go.Figure:
+def frequencies_by_kind(table: pd.DataFrame) -> list[go.Figure]:
+    """frequencies_by_layer for every kind of layer: the same number is another frequency where the base is another."""
+    table = table[table["frequency"].notna()]
+    groups = [part for _, part in table.groupby(["kind", "base"], sort=False)]
+    return [frequencies_by_layer(part, "" if len(groups) == 1 else _kind(part)) for part in groups]
+
+
+def frequencies_by_layer(table: pd.DataFrame, kind: str = "") -> go.Figure:
     """Mean norms of the chunks of q, k and v, and shares of the logits: frequency (fastest left) by layer."""
     panels = {"q_norm": "q", "k_norm": "k", "v_norm": "v (not rotated)", "share": "share of the logits"}
-    figure = make_subplots(2, 2, subplot_titles=list(panels.values()), vertical_spacing=0.16)
-    for i, column in enumerate(panels):
-        values = table.pivot_table(index="layer", columns="frequency", values=column, aggfunc="mean").to_numpy(float)
-        at = dict(row=i // 2 + 1, col=i % 2 + 1)
-        bar = dict(x=0.455 if i % 2 == 0 else 1.0, y=0.79 if i < 2 else 0.21, len=0.42, thickness=10, outlinewidth=0)
-        hover = "layer %{y}, frequency %{x}: %{z:.3f}<extra></extra>"
-        figure.add_trace(heat(values, signed=column == "share", colorbar=bar, hovertemplate=hover), **at)
-    figure.update_yaxes(autorange="reversed", title="layer").update_xaxes(title="frequency, fastest first")
-    return styled(figure, "Which frequencies the layers use", height=640)
+    figure = _by_frequency(table, "layer", panels)
+    return styled(figure, f"Which frequencies the {kind or 'layers'} use", height=640)
 
 
 def frequencies_by_head(table: pd.DataFrame, layer: int) -> go.Figure:
     """The same for the heads of one layer: norms of q and k, share, and what stopping each frequency would change."""
-    part = table[table["layer"] == layer]
+    part = table[(table["layer"] == layer) & table["frequency"].notna()]
     panels = {"q_norm": "q", "k_norm": "k", "share": "share of the logits", "change": "change if it stood still"}
+    figure = _by_frequency(part, "head", panels)
+    of = f" ({part['kind'].iloc[0]}, base {shown_base(part['base'].iloc[0])})" if len(part) else ""
+    return styled(figure, f"Which frequencies the heads of layer {layer}{of} use", height=640)
+
+
+def _kind(part: pd.DataFrame) -> str:
+    return f"{part['kind'].iloc[0]} layers (base {shown_base(part['base'].iloc[0])})"
+
+
+def _by_frequency(table: pd.DataFrame, rows: str, panels: dict[str, str]) -> go.Figure:
+    """Four maps of layers or heads by frequency; layers stand one below the other whether or not others are between."""
     figure = make_subplots(2, 2, subplot_titles=list(panels.values()), vertical_spacing=0.16)
     for i, column in enumerate(panels):
-        values = part.pivot_table(index="head", columns="frequency", values=column).to_numpy(float)
+        grid = table.pivot_table(index=rows, columns="frequency", values=column, aggfunc="mean")
         at = dict(row=i // 2 + 1, col=i % 2 + 1)
         bar = dict(x=0.455 if i % 2 == 0 else 1.0, y=0.79 if i < 2 else 0.21, len=0.42, thickness=10, outlinewidth=0)
-        hover = "head %{y}, frequency %{x}: %{z:.3f}<extra></extra>"
-        figure.add_trace(heat(values, signed=column == "share", colorbar=bar, hovertemplate=hover), **at)
-    figure.update_yaxes(autorange="reversed", title="head").update_xaxes(title="frequency, fastest first")
-    return styled(figure, f"Which frequencies the heads of layer {layer} use", height=640)
+        hover = f"{rows} %{{y}}, frequency %{{x}}: %{{z:.3f}}<extra></extra>"
+        named = dict(x=grid.columns.to_numpy(int), y=[str(row) for row in grid.index])
+        values = grid.to_numpy(float)
+        figure.add_trace(heat(values, signed=column == "share", **named, colorbar=bar, hovertemplate=hover), **at)
+    figure.update_yaxes(autorange="reversed", title=rows, type="category")
+    return figure.update_xaxes(title="frequency, fastest first")
 
 
 def token_usage(norms: dict[str, Float[np.ndarray, "token frequency"]], tokens: list[str], title: str) -> go.Figure:

@@ -39,9 +39,11 @@ def rotary(
     reversed: bool = False,
     partial: Share | None = None,
     nope: bool = False,
+    of_base: float | int | None = None,
 ) -> Iterator[nn.Module]:
     """Every layer's rotary encoding as `changed_rotary` says, where the family keeps its frequencies.
 
+    `of_base` changes only the layers that turn with this base, in a model whose layers have several.
     Frequencies that stay keep their bits, and p=1 touches nothing. Where they follow the length of the text (dynamic,
     longrope), each text's are changed as it comes.
     """
@@ -52,6 +54,12 @@ def rotary(
             "would undo: p and nope can be tried"
         )
     places = _places(model, describe(model))
+    if of_base is not None:
+        bases = sorted({place.rotary.base for place in places})
+        if of_base not in bases:
+            known = " and ".join(f"{base:g}" for base in bases)
+            raise ArmillaryError(f"no layer of this model turns with base {of_base:g}: there are layers with {known}")
+        places = [place for place in places if place.rotary.base == of_base]
     changes = [(place, changed_rotary(place.rotary, **asked)) for place in places]  # type: ignore[arg-type]
     changes = [(place, new) for place, new in changes if new != place.rotary]
     modules = {place.module for place, _ in changes}

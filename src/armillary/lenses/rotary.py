@@ -1,5 +1,6 @@
 """What each rotary frequency is used for, head by head, and which of them could stop turning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from armillary.errors import ArmillaryError
+from armillary.lenses.kinds import LayerKind, layer_kinds
+from armillary.naming import recorded_title
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -49,6 +52,16 @@ def turns_at_all(atlas: "Atlas") -> bool:
     return has_frequencies(atlas) and bool(np.nansum(np.abs(atlas.group("rotary")["radians_per_token"].to_numpy())))
 
 
+def rotary_kinds(atlas: "Atlas") -> list[LayerKind]:
+    """The kinds of layers that turn q and k: layers of one kind have the same frequencies and see the same keys."""
+    return [kind for kind in layer_kinds(atlas) if kind.base is not None]
+
+
+def kind_frequencies(atlas: "Atlas", kind: LayerKind) -> list[float]:
+    """The frequencies that layers of a kind turn with, fastest first, as the model declares them."""
+    return list(atlas.attrs["anatomy"]["layers"][kind.layers[0]]["position"]["frequencies"])
+
+
 @dataclass(frozen=True)
 class FrequencyArrays:
     """Shares and changes of every head and frequency; NaN in layers without rotary encoding.
@@ -72,9 +85,12 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
         if atlas.attrs["anatomy"]["missing"]:
             raise ArmillaryError(f"rotary frequencies are not known here: {atlas.attrs['anatomy']['missing']}")
         if "Rotary" in kinds:
+            widths = {len(kind_frequencies(atlas, kind)) for kind in rotary_kinds(atlas)}
+            if len(widths) > 1:
+                raise ArmillaryError("the layers of this model turn unequal numbers of channels: that is not measured")
             raise ArmillaryError("this atlas has no rotary chunks: scan with the streams attention and chunks")
         raise ArmillaryError(
-            f"{atlas.attrs['model']['name']} has no rotary encoding"
+            f"{recorded_title(atlas.attrs['model'])} has no rotary encoding"
             + (f" (its layers have {', '.join(sorted(kinds))})" if kinds else "")
             + ": there are no frequencies to look at"
         )
@@ -83,7 +99,8 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
     layers, heads, width = channels.shape
     radians = rotary["radians_per_token"].to_numpy()
     if not np.nansum(np.abs(radians)):
-        raise ArmillaryError(f"no frequency of {atlas.attrs['model']['name']} turns: it has no rotary encoding in use")
+        name = recorded_title(atlas.attrs["model"])
+        raise ArmillaryError(f"no frequency of {name} turns: it has no rotary encoding in use")
     count = radians.shape[1]
     share = np.full((layers, heads, count), np.nan)
     still = np.full((layers, heads), np.nan)
@@ -105,9 +122,11 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
 def frequency_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head and frequency; in partly rotary models also one for the channels that never turn.
 
-    radians, turns (circles within the text), q_norm, k_norm, v_norm, share of the logits, self_tightness and
-    previous_tightness (mean q_f.k_f over mean |q_f||k_f|), first_product and other_product (mean contribution for the
-    text's first key and for other keys), change (relative squared change of the logits if it stood still).
+    Frequencies are counted within a layer: the same number is another one where the base is another. kind (window or
+    global) and base of the layer, radians, turns (circles within the text), q_norm, k_norm, v_norm, share of the
+    logits, self_tightness and previous_tightness (mean q_f.k_f over mean |q_f||k_f|), first_product and other_product
+    (mean contribution for the text's first key and for other keys), change (relative squared change of the logits if it
+    stood still).
     """
     found, rotary = frequency_arrays(atlas), atlas.group("rotary")
     layers, heads, count = found.share.shape
@@ -119,7 +138,7 @@ def frequency_table(atlas: "Atlas") -> pd.DataFrame:
         **{f"{part}_norm": np.repeat(rotary[f"{part}_norm"].to_numpy(), group, axis=1) for part in ("k", "v")},
         "share": found.share,
         **{
-            f"{name}_tightness": rotary[f"{name}_product"].to_numpy() / rotary[f"{name}_bound"].to_numpy()
+            f"{name}_tightness": _over(rotary[f"{name}_product"].to_numpy(), rotary[f"{name}_bound"].to_numpy())
             for name in ("self", "previous")
         },
         **{name: rotary[name].to_numpy() for name in ("first_product", "other_product")},
@@ -134,7 +153,16 @@ def frequency_table(atlas: "Atlas") -> pd.DataFrame:
         rest = rest.assign(turns=0.0, share=found.still.ravel(), change=0.0)
         table = pd.concat([table.astype({"frequency": "Int64"}), rest.astype({"frequency": "Int64"})])
     table = table[table["radians"].notna()]
+    kinds = {layer: kind for kind in rotary_kinds(atlas) for layer in kind.layers}
+    of_layer = [kinds[int(layer)] for layer in table["layer"]]
+    table.insert(2, "kind", [kind.kind for kind in of_layer])
+    table.insert(3, "base", [kind.base for kind in of_layer])
     return table.sort_values(["layer", "head", "frequency"], ignore_index=True, kind="stable")
+
+
+def _over(a: Float[np.ndarray, "*n"], b: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    """a / b, missing where b is zero: a chunk without length has no direction."""
+    return np.asarray(np.divide(a, b, out=np.full(a.shape, np.nan), where=b > 0))
 
 
 def bands(atlas: "Atlas") -> pd.DataFrame:
@@ -148,7 +176,19 @@ def bands(atlas: "Atlas") -> pd.DataFrame:
     norm = table["q_norm"] * table["k_norm"]
     median = norm.groupby([table["layer"], table["head"]]).transform("median")
     table = table.assign(times=norm / median, stable_distance=np.pi / 2 / table["radians"].where(table["radians"] > 0))
-    kept = ["layer", "head", "frequency", "radians", "turns", "times", "share", "first_product", "other_product"]
+    kept = [
+        "layer",
+        "head",
+        "kind",
+        "base",
+        "frequency",
+        "radians",
+        "turns",
+        "times",
+        "share",
+        "first_product",
+        "other_product",
+    ]
     found = table[table["times"] >= BAND][[*kept, "stable_distance"]]
     return found.sort_values("times", ascending=False, ignore_index=True)
 
@@ -179,17 +219,37 @@ def truncation_costs(atlas: "Atlas", *, reversed: bool = False) -> Float[np.ndar
     return np.asarray(stopped[..., ::-1])
 
 
-def recommended_p(atlas: "Atlas", share: float = 0.99) -> RecommendedP:
-    """The smallest p-RoPE fraction that keeps this share of the logits' variance, mean over heads."""
+def recommended_p(atlas: "Atlas", share: float = 0.99, layers: Sequence[int] | None = None) -> RecommendedP:
+    """The smallest p-RoPE fraction that keeps this share of the logits' variance, mean over the heads of these layers.
+
+    Without `layers` it is one p for all, which says little where layers turn with different bases: recommended_by_kind.
+    """
     if not 0 < share <= 1:
         raise ArmillaryError(f"a share of {share} cannot be kept: give a number above 0, at most 1")
     costs = truncation_costs(atlas)
+    if layers is not None:
+        costs = np.where(np.isin(np.arange(len(costs)), layers)[:, None, None], costs, np.nan)
+    if np.isnan(costs).all():
+        raise ArmillaryError("no head of these layers has logits that vary: there is no share to keep")
     mean = np.nanmean(costs, axis=(0, 1))
     kept = int(np.argmax(mean <= 1 - share + 1e-12))
     layer, head = np.unravel_index(int(np.nanargmax(costs[..., kept])), costs.shape[:2])
     count = costs.shape[-1] - 1
     worst = float(costs[layer, head, kept])
     return RecommendedP(kept / count, kept, count, float(mean[kept]), f"{layer}.{head}", worst)
+
+
+def recommended_by_kind(atlas: "Atlas", share: float = 0.99) -> list[tuple[LayerKind, RecommendedP]]:
+    """The recommended p of every kind of layer that turns: each base has its own frequencies, and so its own p."""
+    return [(kind, recommended_p(atlas, share, kind.layers)) for kind in rotary_kinds(atlas)]
+
+
+def recommended_rows(found: Sequence[tuple[LayerKind, RecommendedP]]) -> list[dict[str, Any]]:
+    """The same as plain data."""
+    return [
+        {"kind": kind.kind, "window": kind.window, "base": kind.base, "layers": list(kind.layers), **vars(best)}
+        for kind, best in found
+    ]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pandas as pd
 from armillary.lenses import constituents as constituents_lens
 from armillary.lenses import gaussian as gaussian_lens
 from armillary.lenses import heads as heads_lens
+from armillary.lenses import kinds as kinds_lens
 from armillary.lenses import labels as labels_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import positional as positional_lens
@@ -32,7 +33,7 @@ HEAD_COLUMNS = (
     *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_align_z", "xi", "eta", "regime"),
     *("high_freq_share", "induction_score"),
 )
-WORDS = {"label", "also", "first_label", "second_label", "rests_on", "regime", "regime_data", "matrix"}
+WORDS = {"label", "also", "first_label", "second_label", "rests_on", "regime", "regime_data", "layer_kind", "matrix"}
 WHOLE = {"layer", "head", "kv_head", "screenot_rank", "rows", "columns", "outliers"}
 YES_OR_NO = {"significant"}
 
@@ -44,7 +45,10 @@ def layer_table(atlas: "Atlas") -> pd.DataFrame:
 
 def head_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head."""
-    lenses = (heads_lens, labels_lens, constituents_lens, spectral_lens, localization_lens, rotary_lens, gaussian_lens)
+    lenses = (
+        *(heads_lens, labels_lens, constituents_lens, spectral_lens, localization_lens, rotary_lens, gaussian_lens),
+        kinds_lens,
+    )
     found = pd.concat([lens.head_columns(atlas) for lens in lenses], axis=1)
     return _in_order(pd.concat([found, labels_lens.label_columns(atlas, found)], axis=1), HEAD_COLUMNS)
 

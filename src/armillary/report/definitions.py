@@ -154,6 +154,8 @@ HEADS: dict[str, tuple[str, str]] = {
     "eta_data": ("eta with the measured covariance of the steps from token to token.", r"W = W_{QK} \Sigma"),
     "r_data": ("r with the measured covariance of the steps from token to token.", r"W = W_{QK} \Sigma"),
     "regime_data": ("The regime with the measured covariance of the steps from token to token.", ""),
+    "layer_kind": ("Whether the head's layer has a window or sees all tokens (global).", ""),
+    "rotary_base": ("The base of the layer's rotary encoding.", r"g_f = \text{base}^{-2f/e}"),
     "high_freq_share": (
         "Share of the logits by rotary frequencies that turn once or more within the scanned text.",
         r"\sum_{f:\, N g_f \ge 2\pi} s_f",
@@ -288,7 +290,9 @@ GAUSSIAN: dict[str, tuple[str, str]] = {
 BANDS: dict[str, tuple[str, str]] = {
     "layer": HEADS["layer"],
     "head": HEADS["head"],
-    "frequency": ("The rotary frequency, 0 is the fastest.", ""),
+    "kind": ("Whether the head's layer has a window or sees all tokens (global).", ""),
+    "base": ("The base of the layer's rotary encoding; layers with another base have other frequencies.", ""),
+    "frequency": ("The rotary frequency, 0 is the fastest of its layer.", ""),
     "radians": ("Radians that it turns per token.", r"g_f"),
     "turns": ("Whole circles that it turns within the scanned text.", r"N g_f / 2\pi"),
     "times": ("Length of q times length of k at this frequency, over the head's median.", r"|q_f||k_f|"),
@@ -298,6 +302,23 @@ BANDS: dict[str, tuple[str, str]] = {
     "stable_distance": ("Distance in tokens within which it turns less than a quarter circle.", r"\pi / (2 g_f)"),
 }
 """Columns of the table of rotary bands."""
+
+KINDS: dict[str, tuple[str, str]] = {
+    "kind": ("Layers with a window, or global ones that see all tokens.", ""),
+    "window": ("How many tokens a query sees at most.", ""),
+    "base": ("The base of the rotary encoding.", r"g_f = \text{base}^{-2f/e}"),
+    "layers": ("Which layers.", ""),
+    "heads": ("How many heads they have.", ""),
+    "induction_heads": ("How many of these heads are labelled induction.", ""),
+    **{
+        name: (f"Mean over the heads of these layers: {HEADS[name][0]}", HEADS[name][1])
+        for name in (
+            *("positional_share", "content_share", "mixed_share", "high_freq_share", "self_mass", "prev_mass"),
+            *("first_mass", "mean_distance", "entropy_norm", "induction_score"),
+        )
+    },
+}
+"""Columns of the table of kinds of layers."""
 
 AGREEMENT: dict[str, tuple[str, str]] = {
     "a": ("One measure.", ""),
@@ -334,6 +355,7 @@ TABLES = {
     "localization": LOCALIZATION,
     "gaussian": GAUSSIAN,
     "bands": BANDS,
+    "kinds": KINDS,
     "agreement": AGREEMENT,
     "changes": CHANGES,
 }

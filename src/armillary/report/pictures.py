@@ -1,5 +1,7 @@
 """The pictures of the first screen and those sections' pictures that no lens's own figure covers."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -10,6 +12,7 @@ from plotly.subplots import make_subplots
 
 from armillary.figures.heads import PART_COLOURS, measure_map
 from armillary.figures.style import styled
+from armillary.lenses.kinds import LayerKind
 from armillary.report.sentences import head_names, known, parts_of
 
 STRIPS = {
@@ -187,16 +190,22 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
     return styled(figure, "Singular values of the heads' products, median over each layer", height=420)
 
 
-def truncation(costs: Float[np.ndarray, "layer head kept"]) -> go.Figure:
-    """What the logits lose if only the n fastest frequencies turn: mean over heads, and the worst head."""
+KIND_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def truncation(costs: Float[np.ndarray, "layer head kept"], kinds: Sequence[LayerKind]) -> go.Figure:
+    """What the logits lose if only the n fastest frequencies turn, by kind of layer: mean over heads, and the worst."""
     figure = go.Figure()
     at = np.arange(costs.shape[-1] - 1)  # with all of them nothing changes, which has no logarithm
-    costs = costs[..., :-1]
-    for said, values, colour in (
-        ("mean over heads", np.nanmean(costs, axis=(0, 1)), "#0072B2"),
-        ("the head that loses most", np.nanmax(costs, axis=(0, 1)), "#D55E00"),
-    ):
-        figure.add_scatter(x=at, y=values, mode="lines+markers", line_color=colour, name=said)
+    for i, kind in enumerate(kinds):
+        own = costs[list(kind.layers), ..., :-1]
+        of = "" if len(kinds) == 1 else f", {kind.name}"
+        for said, values, dash in (
+            ("mean over heads", np.nanmean(own, axis=(0, 1)), "solid"),
+            ("the head that loses most", np.nanmax(own, axis=(0, 1)), "dash"),
+        ):
+            line = dict(color=KIND_COLOURS[i % len(KIND_COLOURS)], dash=dash)
+            figure.add_scatter(x=at, y=values, mode="lines+markers", marker_size=4, line=line, name=said + of)
     figure.add_hline(0.01, line=dict(color="grey", dash="dot"))
     figure.update_xaxes(title="frequencies that turn, fastest first")
     figure.update_yaxes(title="squared change of the logits", type="log", tickformat="~g")

@@ -14,7 +14,10 @@ from armillary.figures import spectral as spectral_figures
 from armillary.lenses import gaussian as gaussian_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import rotary as rotary_lens
+from armillary.lenses.kinds import LayerKind
+from armillary.lenses.rotary import RecommendedP
 from armillary.report import pictures
+from armillary.report.anatomy import anatomy
 from armillary.report.page import Block, Grid, HeadMap, Pairs, Picture, Section, Words
 from armillary.report.sentences import known
 from armillary.tables import SHOWN
@@ -60,6 +63,7 @@ SETS: dict[str, tuple[str, ...]] = {
 def sections(atlas: "Atlas") -> list[Section]:
     """All of them, in order."""
     makers: tuple[tuple[str, str, Callable[[Atlas], list[Block]]], ...] = (
+        ("anatomy", "Anatomy", anatomy),
         ("layers", "Layers", layers),
         ("heads", "Heads", heads),
         ("agreement", "Do the lenses agree?", agreement),
@@ -149,28 +153,31 @@ def spectra(atlas: "Atlas") -> list[Block]:
 
 def rotary(atlas: "Atlas") -> list[Block]:
     table = rotary_lens.frequency_table(atlas)
-    found = rotary_lens.recommended_p(atlas)
     bands = rotary_lens.bands(atlas)
-    blocks: list[Block] = [
-        Words(
-            f"If only the {found.kept} fastest of {found.frequencies} frequencies turned (p = {found.p:.2f}), the "
-            f"logits would change by {100 * found.cost:.1f} % of their variance, mean over heads; head "
-            f"{found.worst_head} would lose most ({100 * found.worst_cost:.1f} %)."
-        ),
+    blocks: list[Block] = [Words(_recommended(kind, best)) for kind, best in rotary_lens.recommended_by_kind(atlas)]
+    blocks.append(
         Picture(
-            pictures.truncation(rotary_lens.truncation_costs(atlas)),
+            pictures.truncation(rotary_lens.truncation_costs(atlas), rotary_lens.rotary_kinds(atlas)),
             "The dotted line is 1 %. Cross terms between frequencies are left out.",
-        ),
-        Picture(
-            rotary_figures.frequencies_by_layer(table[table["frequency"].notna()]),
-            "Mean length of each frequency's part of q, k and v, and its share of the logits; mean over heads.",
-        ),
-    ]
+        )
+    )
+    said = "Mean length of each frequency's part of q, k and v, and its share of the logits; mean over heads."
+    blocks += [Picture(figure, said) for figure in rotary_figures.frequencies_by_kind(table)]
     if bands.empty:
         return [*blocks, Words("No head spends more than three times its median norm on a single frequency.")]
     shown = f"the {MOST_BANDS} strongest of {len(bands)}" if len(bands) > MOST_BANDS else "all of them"
     caption = f"Frequencies on which heads spend at least three times their median norm: {shown}."
     return [*blocks, _grid("bands", bands.head(MOST_BANDS), "bands", caption)]
+
+
+def _recommended(kind: LayerKind, best: RecommendedP) -> str:
+    where = "" if kind.alone else f"In the {kind.name}: "
+    text = (
+        f"if only the {best.kept} fastest of {best.frequencies} frequencies turned (p = {best.p:.2f}), the "
+        f"logits would change by {100 * best.cost:.1f} % of their variance, mean over heads; head "
+        f"{best.worst_head} would lose most ({100 * best.worst_cost:.1f} %)."
+    )
+    return where + text if where else sentence(text)
 
 
 MOST_BANDS = 200

@@ -3,13 +3,14 @@
 Each function gives the text and its facts: named, unrounded, in the order in which the text says them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from armillary.lenses.kinds import LayerKind
 from armillary.lenses.rotary import RecommendedP
 
 KINDS = {
@@ -232,8 +233,10 @@ def _extremes(write: _Writer, heads: pd.DataFrame) -> str:
 # what stands out --------------------------------------------------------------------------------------------------
 
 
-def stands_out(heads: pd.DataFrame, layers: pd.DataFrame, rotary: RecommendedP | None = None) -> Told:
-    """The sinks, the strongest heads, and how far position is a matter of few frequencies."""
+def stands_out(
+    heads: pd.DataFrame, layers: pd.DataFrame, rotary: Sequence[tuple[LayerKind, RecommendedP]] = ()
+) -> Told:
+    """The sinks, the strongest heads, and how far position is a matter of few frequencies, by kind of layer."""
     write = _Writer()
     clauses: list[str] = []
     if known(heads, "first_mass"):
@@ -248,8 +251,8 @@ def stands_out(heads: pd.DataFrame, layers: pd.DataFrame, rotary: RecommendedP |
         if known(heads, column):
             top = heads[heads[column] == heads[column].max()]
             clauses.append(f"{said} is {shown(column, float(heads[column].max()))} ({_which(write, column, top)})")
-    if rotary is not None:
-        clauses.append(_still(write, rotary))
+    if rotary:
+        clauses += [_still(write, best, "" if kind.alone else f"in the {kind.name}") for kind, best in rotary]
     elif known(layers, "dct_energy_10") and len(layers) > 1:
         smooth = float(layers["dct_energy_10"].iloc[1:].median())
         lowest = write.percent("smooth", smooth)
@@ -275,17 +278,19 @@ def _which(write: _Writer, name: str, top: pd.DataFrame) -> str:
     )
 
 
-def _still(write: _Writer, rotary: RecommendedP) -> str:
+def _still(write: _Writer, rotary: RecommendedP, where: str) -> str:
     still = rotary.frequencies - rotary.kept
+    place = f"{write.word(f'place {where}', where)} " if where else ""
     if rotary.frequencies == 1:
-        return f"the only rotary frequency could {'stop turning cheaply' if still else 'not stop turning cheaply'}"
+        can = "stop turning cheaply" if still else "not stop turning cheaply"
+        return f"{place}the only rotary frequency could {can}"
+    stop = write.count(f"still {where}".strip(), still) if still else ""
+    of = f"of {write.count(f'frequencies {where}'.strip(), rotary.frequencies)} rotary frequencies"
     if not still:
-        return f"none of {write.count('frequencies', rotary.frequencies)} rotary frequencies could stop turning cheaply"
-    stop = write.count("still", still)
-    of = f"of {write.count('frequencies', rotary.frequencies)} rotary frequencies"
+        return f"{place}none {of} could stop turning cheaply"
     cost = f"{100 * rotary.cost:.1f}\u00a0%"
-    write.facts["cost"] = float(rotary.cost)
-    return f"the slowest {stop} {of} could stop turning and change the logits by {cost}"
+    write.facts[f"cost {where}".strip()] = float(rotary.cost)
+    return f"{place}the slowest {stop} {of} could stop turning and change the logits by {cost}"
 
 
 # two atlases ------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def atlas_page(atlas: "Atlas") -> Page:
     found, said = pictures.kinds(heads)
     where, loud = pictures.position(heads, layers), pictures.outstanding(heads)
     where = where or pictures.from_weights(heads)
-    rotary = rotary_lens.recommended_p(atlas) if rotary_lens.turns_at_all(atlas) else None
+    rotary = rotary_lens.recommended_by_kind(atlas) if rotary_lens.turns_at_all(atlas) else []
     told = sentences.stands_out(heads, layers, rotary)
     cards = [
         Card(sentences.kinds(heads).text, Picture(found, said, opens=True)),
@@ -109,6 +109,8 @@ def _rounded(value: Any) -> float | None:
 def word_maps(heads: pd.DataFrame) -> dict[str, Any]:
     """Maps of the columns that hold words, and templates of the maps of numbers."""
     words = [name for name in ("label", "regime", "regime_data") if sentences.known(heads, name)]
+    if "layer_kind" in heads and heads["layer_kind"].nunique() > 1:
+        words.append("layer_kind")
     maps = {name: plain(measure_map(heads, name)) for name in words}
     for name, low in (("signed", -1.0), ("positive", 1.0)):
         maps[f"numbers {name}"] = plain(measure_map(heads.assign(value=low), "value"))
