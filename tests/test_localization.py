@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -45,7 +46,10 @@ def test_spectra_equal_those_of_dense_weights_and_of_measured_steps(name: str, a
                     size = abs(dense.frobenius)
                     assert getattr(found, part) == pytest.approx(getattr(dense, part), rel=1e-4, abs=1e-5 * size)
             row = atlas.heads.iloc[place]
-            assert row["regime"] == spectrum_regime(weights_only[place])
+            if weights_only[place].square > 0:
+                assert row["regime"] == spectrum_regime(weights_only[place])
+            else:
+                assert pd.isna(row["regime"])
             assert row["r_data"] == pytest.approx(measured[place].r)
             place += 1
 
@@ -100,7 +104,8 @@ class TestTables:
         for column in ("observed", "predicted", "predicted_data"):
             assert table[column].between(0, 1).all()
         layers = lens.layer_table(atlas)
-        assert layers[["late", "middle", "early", "uniform", "vanishing"]].to_numpy().sum() == 18
+        regimes = layers[["late", "middle", "early", "uniform", "vanishing"]].to_numpy().sum()
+        assert regimes == atlas.heads["xi"].notna().sum() > 0
         assert layers["rank_one_distance"].between(0, 1).all()
 
     def test_a_text_without_last_tokens_has_no_observed_rho(self, atlases: Atlases) -> None:
@@ -113,8 +118,10 @@ class TestTables:
 
     def test_weights_alone_have_regimes(self) -> None:
         heads = arm.weigh(sample_model("gpt2"), matrices=False).heads
-        assert heads["regime"].isin(["late", "middle", "early", "uniform", "vanishing"]).all()
-        assert heads["eta"].notna().any()
+        known = heads[heads["xi"].notna()]
+        assert known["regime"].isin(["late", "middle", "early", "uniform", "vanishing"]).all()
+        assert len(known) > 0
+        assert heads.drop(known.index)["regime"].isna().all()
 
 
 def test_equal_queries_and_keys_localise() -> None:

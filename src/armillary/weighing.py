@@ -24,6 +24,7 @@ from armillary.errors import ArmillaryError
 from armillary.files import write_problem
 from armillary.identity import config_hash, fingerprint, folder_identity
 from armillary.lenses import products, spectral
+from armillary.lenses.effective import effective_product
 from armillary.naming import title
 from armillary.packing import Packed
 from armillary.progress import Progress
@@ -160,6 +161,9 @@ def layer_arrays(
             "repair the checkpoint"
         )
     arrays = _head_arrays(products.layer_spectra(here, weights), "")
+    if any(layer.qk_norm is not None for layer in anatomy.layers):
+        rows = spectral.effective_rows(effective_product(here, weights))
+        arrays |= {str(name): torch.tensor(column.to_numpy(np.float64)) for name, column in rows.items()}
     if against == "random":
         noise = spectral.random_like(weights, (seed * 1_000_003 + layer) % 2**63)
         arrays |= _head_arrays(products.layer_spectra(here, noise), "_random")

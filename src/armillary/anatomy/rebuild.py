@@ -64,12 +64,29 @@ def normalise(
     norm: QKNorm, weights: NormWeights, q: Float[Tensor, "batch head token e"]
 ) -> Float[Tensor, "batch head token e"]:
     """The q/k norm: root mean square or layer norm, over a head's channels or over all heads' at once."""
+    q, factor = _centred(norm, q)
+    q = q * factor
+    q = q * (stack(weights.weight).to(q.dtype) + norm.offset)[:, None, :]
+    return q if weights.bias is None else q + stack(weights.bias).to(q.dtype)[:, None, :]
+
+
+def _centred(
+    norm: QKNorm, q: Float[Tensor, "batch head token e"]
+) -> tuple[Float[Tensor, "batch head token e"], Float[Tensor, "batch #head token 1"]]:
+    """q less its mean, where the norm takes that, and the factor 1 / rms that it multiplies by."""
     over = (-1,) if norm.over == "head" else (1, 3)
     if norm.kind == "layer":
         q = q - q.mean(over, keepdim=True)
-    q = q * torch.rsqrt(q.square().mean(over, keepdim=True) + norm.eps)
-    q = q * (stack(weights.weight).to(q.dtype) + norm.offset)[:, None, :]
-    return q if weights.bias is None else q + stack(weights.bias).to(q.dtype)[:, None, :]
+    return q, torch.rsqrt(q.square().mean(over, keepdim=True) + norm.eps)
+
+
+def norm_factors(
+    norm: QKNorm, weights: LayerWeights, x: Float[Tensor, "batch token d"]
+) -> tuple[Float[Tensor, "batch head token"], Float[Tensor, "batch kv_head token"]]:
+    """1 / rms by which the q/k norm multiplies each token's q and k, of every head."""
+    q, k = project(x, weights.q, weights.q_bias), project(x, weights.k, weights.k_bias)
+    factors = [_centred(norm, part)[1].expand(*part.shape[:-1], 1)[..., 0] for part in (q, k)]
+    return factors[0], factors[1]
 
 
 def rotate(

@@ -150,6 +150,9 @@ def localization(
         typer.echo(tables.as_json(table))
     else:
         tables.show(table)
+        if head is None:
+            for line in (lens.fit_sentence(atlas), lens.EFFECTIVE if lens.is_effective(atlas) else ""):
+                typer.echo(line) if line else None
     if html is not None:
         from armillary.figures import write_page
         from armillary.figures.localization import propagation_curves, regime_map

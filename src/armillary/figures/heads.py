@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Num
 from plotly.subplots import make_subplots
 
 from armillary.figures.localization import COLOURS as REGIME_COLOURS
+from armillary.figures.spectral import unit_spectra
 from armillary.figures.style import heat, styled
 from armillary.lenses.localization import data_spectra, weight_spectra
 from armillary.lenses.rotary import frequency_arrays, turns_at_all
@@ -374,13 +375,8 @@ def spectrum_arrays(atlas: "Atlas", layer: int | None = None, head: int | None =
         return None
     found = atlas.group("spectral").isel(**_at(layer, head))
     names = [f"{product}_singular{end}" for product in ("qk", "ov") for end in ("", "_random")]
-    kept = {name: _unit(found[name].to_numpy()) for name in names if name in found}
+    kept = {name: unit_spectra(found[name].to_numpy()) for name in names if name in found}
     return {"component": np.arange(1, found.sizes["component"] + 1), **kept}
-
-
-def _unit(values: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n"]:
-    norm = np.linalg.norm(values, axis=-1, keepdims=True)
-    return np.asarray(np.divide(values, norm, out=np.full_like(values, np.nan), where=norm > 0))
 
 
 def _draw_spectrum(head: Arrays) -> go.Figure:

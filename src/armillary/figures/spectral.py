@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
+from jaxtyping import Float
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
@@ -36,8 +37,7 @@ def head_maps(heads: pd.DataFrame) -> go.Figure:
 def head_singular_values(arrays: xr.Dataset, product: str = "qk") -> go.Figure:
     """The singular values of every head's product over its Frobenius norm, and the median of random heads if known."""
     name = {"qk": "W_q W_k'", "ov": "W_v W_o"}[product]
-    values = arrays[f"{product}_singular"].to_numpy()
-    values = values / np.linalg.norm(values, axis=-1, keepdims=True)
+    values = unit_spectra(arrays[f"{product}_singular"].to_numpy())
     layers, heads, components = values.shape
     colours = sample_colorscale("Viridis", np.linspace(0, 0.9, max(layers, 2)))
     figure = go.Figure()
@@ -55,11 +55,27 @@ def head_singular_values(arrays: xr.Dataset, product: str = "qk") -> go.Figure:
                 hovertemplate=f"head {layer}.{head}, component %{{x}}: %{{y:.3f}}<extra></extra>",
             )
     if f"{product}_singular_random" in arrays:
-        noise = arrays[f"{product}_singular_random"].to_numpy()
-        noise = np.median(noise / np.linalg.norm(noise, axis=-1, keepdims=True), axis=(0, 1))
+        noise = median(unit_spectra(arrays[f"{product}_singular_random"].to_numpy()).reshape(-1, components))
         figure.add_scatter(x=at, y=noise, mode="lines", line=dict(color="black", dash="dash", width=2), name="random")
     figure.update_xaxes(title="component").update_yaxes(title="singular value / norm", type="log")
     return styled(figure, f"Singular values of {name}, every head a line")
+
+
+def unit_spectra(values: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch n"]:
+    """Singular values over their norm; missing for a product that is zero."""
+    norm = np.linalg.norm(values, axis=-1, keepdims=True)
+    return np.asarray(np.divide(values, norm, out=np.full_like(values, np.nan), where=norm > 0))
+
+
+def typical_spectrum(values: Float[np.ndarray, "layer head n"]) -> Float[np.ndarray, "layer n"]:
+    """Singular values over their norm, median over the heads of each layer that have any."""
+    return np.array([median(layer) for layer in unit_spectra(values)])
+
+
+def median(spectra: Float[np.ndarray, "head n"]) -> Float[np.ndarray, "n"]:
+    """The median over spectra that are not missing; missing where all are."""
+    known = spectra[np.isfinite(spectra).all(1)]
+    return np.median(known, axis=0) if len(known) else np.full(spectra.shape[1], np.nan)
 
 
 def matrices_against_random(arrays: xr.Dataset, table: pd.DataFrame, layer: int) -> go.Figure:

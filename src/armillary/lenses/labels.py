@@ -320,13 +320,17 @@ STORIES: tuple[tuple[str, str, str, str], ...] = (
 
 
 def agreement_table(atlas: "Atlas") -> pd.DataFrame:
-    """Rank correlations over heads of measures that should agree: a, b, expected, heads, correlation, low, high, why.
+    """Rank correlations over heads of measures that should agree: a, b, expected, heads, correlation, low, high,
+    verdict, why.
 
+    verdict: 'agrees' where the whole interval has the expected sign, 'contradicts' where it excludes that sign, else
+    'open'. In models that normalise q and k, measures of W_q W_k' are those of the effective product.
     low and high bound the correlation with 95 % confidence as if heads were independent, which they are only in part
     (Fisher's z with Bonett and Wright's variance). A pair that the atlas lacks, or that does not vary, is left out.
     """
     heads, rows = atlas.heads, []
-    for a, b, expected, why in STORIES:
+    for first, second, expected, why in STORIES:
+        a, b = (EFFECTIVE[name] if EFFECTIVE.get(name) in heads else name for name in (first, second))
         if a not in heads or b not in heads:
             continue
         both = heads[[a, b]].astype(float).dropna()
@@ -336,5 +340,15 @@ def agreement_table(atlas: "Atlas") -> pd.DataFrame:
         centre = np.arctanh(np.clip(rank, -0.999999, 0.999999))
         reach = 1.96 * sqrt((1 + rank**2 / 2) / (len(both) - 3))
         low, high = float(np.tanh(centre - reach)), float(np.tanh(centre + reach))
-        rows.append((a, b, expected, len(both), rank, low, high, why))
-    return pd.DataFrame(rows, columns=["a", "b", "expected", "heads", "correlation", "low", "high", "why"])
+        rows.append((a, b, expected, len(both), rank, low, high, _verdict(expected, low, high), why))
+    return pd.DataFrame(rows, columns=["a", "b", "expected", "heads", "correlation", "low", "high", "verdict", "why"])
+
+
+EFFECTIVE = {"qk_fro": "qk_effective_fro", "qk_align_z": "qk_effective_align_z"}
+"""What stands for a measure of W_q W_k' where q and k are normalised."""
+
+
+def _verdict(expected: str, low: float, high: float) -> str:
+    """Whether an interval has the expected sign throughout, excludes it, or leaves it open."""
+    low, high = (low, high) if expected == "+" else (-high, -low)
+    return "agrees" if low > 0 else "contradicts" if high < 0 else "open"

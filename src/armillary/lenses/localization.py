@@ -7,7 +7,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from armillary.errors import ArmillaryError
-from armillary.theory.localization import Spectrum, exact_rho, spectrum_regime
+from armillary.theory.localization import Regime, Spectrum, exact_rho, spectrum_regime
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 def head_columns(atlas: "Atlas") -> pd.DataFrame:
     """xi, eta, r and regime of every head from its weights (Sigma = I), and with the measured Sigma as *_data.
 
-    xi = tr(W)/sqrt(tr(W^2)), eta = scale sqrt(tr(W^2)) with W = W_QK Sigma; missing where tr(W^2) < 0, which a W that
-    is not symmetric can have. Sigma is the covariance of x_{t+1} - x_t (an atlas with the stream 'lags'). Rotary heads
-    are taken at distance 0. least_entropy: what logits of the observed norms could have at least.
+    xi = tr(W)/sqrt(tr(W^2)), eta = scale sqrt(tr(W^2)) with W = W_QK Sigma; missing, and the regime with them, where
+    tr(W^2) <= 0, which a W that is not symmetric can have. Where q and k are normalised, W_QK is the effective product
+    (lenses/effective.py). Sigma is the covariance of x_{t+1} - x_t (an atlas with the stream 'lags'). Rotary heads are
+    taken at distance 0. least_entropy: what logits of the observed norms could have at least. rho_fit, rho_error: how
+    well the observed rho is foretold (fit_columns).
     """
     if not atlas.has("spectral"):
         return pd.DataFrame()
@@ -29,9 +31,9 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
             f"xi{suffix}": [spectrum.xi for spectrum in spectra],
             f"eta{suffix}": [spectrum.eta for spectrum in spectra],
             f"r{suffix}": [spectrum.r for spectrum in spectra],
-            f"regime{suffix}": [spectrum_regime(spectrum) for spectrum in spectra],
+            f"regime{suffix}": [head_regime(spectrum) for spectrum in spectra],
         }
-    table = pd.DataFrame(columns)
+    table = pd.concat([pd.DataFrame(columns), fit_columns(atlas)], axis=1)
     if "attention" in atlas.settings["streams"] and "least_entropy" in atlas.group("attention"):
         least = atlas.group("attention")["least_entropy"].to_numpy().reshape(-1)
         sinks = [layer["sinks"] for layer in atlas.attrs["anatomy"]["layers"] for _ in range(layer["heads"])]
@@ -45,10 +47,27 @@ def scales(atlas: "Atlas") -> Float[np.ndarray, "layer head"]:
     return np.array([[layer["scale"]] * layer["heads"] for layer in layers], dtype=np.float64)
 
 
+def head_regime(spectrum: Spectrum) -> Regime:
+    """The regime of a head; none where xi or eta do not exist."""
+    return spectrum_regime(spectrum) if np.isfinite([spectrum.xi, spectrum.eta]).all() else ""
+
+
+def is_effective(atlas: "Atlas") -> bool:
+    """Whether q and k are normalised, so that xi, eta and the regime are those of the effective product."""
+    return "qk_effective_trace" in atlas.group("spectral")
+
+
+EFFECTIVE = (
+    "q and k of this model are normalised: xi, eta and the regime are those of the effective W_q W_k', with the norm's "
+    "gains folded in and divided by the norms that an input of unit covariance has."
+)
+
+
 def weight_spectra(atlas: "Atlas") -> list[Spectrum]:
-    """The spectrum of every head with Sigma = I, in the order of the heads table."""
+    """The spectrum of every head with Sigma = I, in the order of the heads table; of the effective product if any."""
     found = atlas.group("spectral")
-    trace, frobenius, share = (found[f"qk_{name}"].to_numpy() for name in ("trace", "fro", "symmetric_share"))
+    product = "qk_effective" if is_effective(atlas) else "qk"
+    trace, frobenius, share = (found[f"{product}_{name}"].to_numpy() for name in ("trace", "fro", "symmetric_share"))
     square = (2 * share - 1) * frobenius**2
     return _spectra(trace, square, frobenius**2, scales(atlas))
 
@@ -84,22 +103,96 @@ def propagation_table(atlas: "Atlas") -> pd.DataFrame:
         raise ArmillaryError("this atlas has no observed propagation: scan with the stream 'attention'")
     if not atlas.has("spectral"):
         raise ArmillaryError(f"propagation cannot be predicted: {atlas.attrs['anatomy']['missing']}")
+    curves = rho_curves(atlas)
+    layers, heads, count = curves["observed"].shape
+    layer, head, place = np.meshgrid(np.arange(layers), np.arange(heads), _places(count), indexing="ij")
+    columns = {"layer": layer, "head": head, "place": place, **curves}
+    return pd.DataFrame({name: values.ravel() for name, values in columns.items()})
+
+
+def rho_curves(atlas: "Atlas") -> dict[str, Float[np.ndarray, "layer head place"]]:
+    """rho by place: observed (missing in heads that are not causal), predicted, and predicted_data where steps are."""
     found = atlas.group("attention")
-    observed, keys = found["rho"].to_numpy(), found["rho_keys"].to_numpy()
-    places = (np.arange(observed.shape[-1]) + 0.5) / observed.shape[-1]
+    seen, keys = found["rho"].to_numpy(), found["rho_keys"].to_numpy().reshape(-1)
+    causal = np.array([bool(layer["causal"]) for layer in atlas.attrs["anatomy"]["layers"]])
+    curves = {"observed": np.where(causal[:, None, None], seen, np.nan)}
     spectra = {"predicted": weight_spectra(atlas)}
     if atlas.has("pairs"):
         spectra["predicted_data"] = data_spectra(atlas)
-    rows = []
-    for i, (layer, head) in enumerate(np.ndindex(observed.shape[:2])):
-        causal = atlas.attrs["anatomy"]["layers"][layer]["causal"]
-        count = max(2, round(float(keys[layer, head])))
-        curves = {name: _at_places(exact_rho(each[i], count), places) for name, each in spectra.items()}
-        for at, place in enumerate(places):
-            seen = observed[layer, head, at] if causal else np.nan
-            predicted = {name: float(curve[at]) for name, curve in curves.items()}
-            rows.append({"layer": layer, "head": head, "place": place, "observed": seen, **predicted})
-    return pd.DataFrame(rows)
+    places = _places(seen.shape[-1])
+    for name, each in spectra.items():
+        rows = [
+            _at_places(exact_rho(spectrum, max(2, round(count))), places) if np.isfinite(count) else places * np.nan
+            for spectrum, count in zip(each, keys.tolist(), strict=True)
+        ]
+        curves[name] = np.array(rows).reshape(seen.shape)
+    return curves
+
+
+def fit_columns(atlas: "Atlas") -> pd.DataFrame:
+    """rho_fit: correlation over places of the observed rho with the predicted one; rho_error: root mean square of their
+    difference; rho_chance: mean correlation with the predictions for the other heads, which is what a prediction that
+    knows nothing of its head would reach. The same with the measured Sigma as *_data.
+
+    A correlation is missing where either curve is flat.
+    """
+    if not atlas.has("spectral") or not atlas.has("attention") or "rho" not in atlas.group("attention"):
+        return pd.DataFrame()
+    curves = {name: values.reshape(-1, values.shape[-1]) for name, values in rho_curves(atlas).items()}
+    observed = curves.pop("observed")
+    if not np.isfinite(observed).any():
+        return pd.DataFrame()
+    columns: dict[str, Any] = {}
+    for name, predicted in curves.items():
+        suffix = name.removeprefix("predicted")
+        every = _standard(observed) @ _standard(predicted).T / observed.shape[-1]
+        own = np.diagonal(every)
+        others = np.where(np.eye(len(every), dtype=bool), np.nan, every)
+        known = np.isfinite(others)
+        total, count = np.where(known, others, 0.0).sum(1), known.sum(1)
+        columns |= {
+            f"rho_fit{suffix}": own,
+            f"rho_chance{suffix}": np.divide(total, count, out=np.full(len(own), np.nan), where=count > 0),
+            f"rho_error{suffix}": np.sqrt(np.square(observed - predicted).mean(1)),
+        }
+    return pd.DataFrame(columns)
+
+
+FLAT = 1e-6
+"""A curve that varies by less than this has no correlation."""
+
+
+def _standard(curves: Float[np.ndarray, "head place"]) -> Float[np.ndarray, "head place"]:
+    """Less their mean, over their standard deviation; NaN for curves that are flat."""
+    centred = curves - curves.mean(1, keepdims=True)
+    spread = np.sqrt(np.square(centred).mean(1, keepdims=True))
+    return np.asarray(np.divide(centred, spread, out=np.full_like(centred, np.nan), where=spread > FLAT))
+
+
+def fit_sentence(atlas: "Atlas") -> str:
+    """How well rho is foretold, in a sentence; '' where nothing was observed."""
+    heads = atlas.heads
+    if "rho_fit" not in heads or heads["rho_error"].isna().all():
+        return ""
+    curves = rho_curves(atlas)
+    seen = np.isfinite(curves["observed"])
+    observed = curves["observed"][seen]
+    off = np.square(observed - observed.mean()).sum()
+    said = []
+    for name, source in (("predicted", "from the weights"), ("predicted_data", "with the measured steps of x")):
+        if name not in curves:
+            continue
+        suffix = name.removeprefix("predicted")
+        fit, chance = (heads[f"rho_{part}{suffix}"].astype(float).mean() for part in ("fit", "chance"))
+        explained = 1 - np.square(observed - curves[name][seen]).sum() / off if off > 0 else np.nan
+        number = "not defined" if np.isnan(fit) else f"{fit:.2f} ({chance:.2f} with the predictions for other heads)"
+        said.append(f"{source} the correlation over places is {number}, R² over all heads and places {explained:.2f}")
+    verdict = "; ".join(said)
+    return f"How well rho is foretold, mean over heads: {verdict}. An R² below 0 is worse than their common mean."
+
+
+def _places(count: int) -> Float[np.ndarray, "n"]:
+    return np.asarray((np.arange(count) + 0.5) / count)
 
 
 def _at_places(rho: Float[np.ndarray, "t"], places: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
@@ -112,7 +205,8 @@ def layer_table(atlas: "Atlas") -> pd.DataFrame:
     rows = []
     for layer, part in heads.groupby("layer"):
         row: dict[str, Any] = {"layer": int(str(layer))}
-        row |= {name: part[name].mean() for name in ("xi", "eta", "entropy", "least_entropy") if name in part}
+        means = ("xi", "eta", "rho_fit", "rho_chance", "rho_error", "entropy", "least_entropy")
+        row |= {name: part[name].astype(float).mean() for name in means if name in part}
         if "rank_one_distance" in part:
             row["output_rank_one_distance"] = part["rank_one_distance"].mean()
         counts = part["regime"].value_counts()

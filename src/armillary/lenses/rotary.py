@@ -240,8 +240,13 @@ def recommended_p(atlas: "Atlas", share: float = 0.99, layers: Sequence[int] | N
 
 
 def recommended_by_kind(atlas: "Atlas", share: float = 0.99) -> list[tuple[LayerKind, RecommendedP]]:
-    """The recommended p of every kind of layer that turns: each base has its own frequencies, and so its own p."""
-    return [(kind, recommended_p(atlas, share, kind.layers)) for kind in rotary_kinds(atlas)]
+    """The recommended p of every kind of layer that turns: each base has its own frequencies, and so its own p.
+
+    A kind none of whose heads has logits that vary is left out.
+    """
+    change = frequency_arrays(atlas).change
+    varying = [kind for kind in rotary_kinds(atlas) if np.isfinite(change[list(kind.layers)]).any()]
+    return [(kind, recommended_p(atlas, share, kind.layers)) for kind in varying]
 
 
 def recommended_rows(found: Sequence[tuple[LayerKind, RecommendedP]]) -> list[dict[str, Any]]:

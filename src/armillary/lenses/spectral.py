@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from armillary.anatomy.weights import LayerWeights
-from armillary.lenses.products import LayerSpectra, entropy_rank
+from armillary.lenses.effective import EffectiveProduct
+from armillary.lenses.products import LayerSpectra, ProductSpectrum, entropy_rank
 from armillary.theory.random_matrix import (
     MarchenkoPastur,
     fit_variance,
@@ -36,6 +37,12 @@ HEAD_COLUMNS = (
     ),
     "qk_align_z",
 )
+EFFECTIVE = (
+    *(f"qk_effective_{measure}" for measure in ("trace", "fro", "spec")),
+    *(f"qk_effective_{measure}" for measure in ("stable_rank", "entropy_rank", "symmetric_share", "align_z")),
+    "qk_norm_scale",
+)
+"""Columns of models that normalise q and k; the first three and the last follow the scale."""
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 EMPTY = 1e-11
@@ -49,15 +56,25 @@ def head_rows(layer: int, found: LayerSpectra) -> pd.DataFrame:
     """The columns of the heads table: qk_trace, qk_fro, ..., ov_trace, ..."""
     columns: dict[str, Any] = {"layer": layer, "head": np.arange(len(found.align_z))}
     for name, product in (("qk", found.qk), ("ov", found.ov)):
-        columns |= {
-            f"{name}_trace": product.trace,
-            f"{name}_fro": product.frobenius,
-            f"{name}_spec": product.singular[:, 0],
-            f"{name}_stable_rank": product.stable_rank,
-            f"{name}_entropy_rank": product.entropy_rank,
-            f"{name}_symmetric_share": product.symmetric_share,
-        }
+        columns |= {f"{name}_{measure}": values for measure, values in _measures(product).items()}
     return pd.DataFrame({**columns, "qk_align_z": found.align_z})
+
+
+def effective_rows(found: EffectiveProduct) -> pd.DataFrame:
+    """The same of the effective product, for x of unit covariance: qk_effective_trace, ..., qk_norm_scale."""
+    columns = {f"qk_effective_{name}": values for name, values in _measures(found.qk).items()}
+    return pd.DataFrame({**columns, "qk_effective_align_z": found.align_z, "qk_norm_scale": found.norm_scale})
+
+
+def _measures(product: ProductSpectrum) -> dict[str, Float[np.ndarray, "head"]]:
+    return {
+        "trace": product.trace,
+        "fro": product.frobenius,
+        "spec": product.singular[:, 0],
+        "stable_rank": product.stable_rank,
+        "entropy_rank": product.entropy_rank,
+        "symmetric_share": product.symmetric_share,
+    }
 
 
 # matrices against random ones -------------------------------------------------------------------------------------
@@ -143,7 +160,24 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
         return pd.DataFrame()
     arrays = atlas.group("spectral")
     names = [name + suffix for suffix in ("", "_random") for name in HEAD_COLUMNS if name + suffix in arrays]
-    return pd.DataFrame({name: arrays[name].to_numpy().reshape(-1) for name in names})
+    table = pd.DataFrame({name: arrays[name].to_numpy().reshape(-1) for name in names})
+    if "qk_norm_scale" not in arrays:
+        return table
+    effective = {name: arrays[name].to_numpy() for name in EFFECTIVE}
+    ratio = observed_norm_scale(atlas, effective["qk_norm_scale"]) / effective["qk_norm_scale"]
+    for name in ("qk_effective_trace", "qk_effective_fro", "qk_effective_spec", "qk_norm_scale"):
+        effective[name] = effective[name] * ratio
+    return table.assign(**{name: values.reshape(-1) for name, values in effective.items()})
+
+
+def observed_norm_scale(atlas: "Atlas", otherwise: Float[np.ndarray, "layer head"]) -> Float[np.ndarray, "layer head"]:
+    """Mean of 1 / rms of q times that of k over the scanned text; `otherwise` where it was not observed."""
+    if not atlas.has("constituents") or "q_inverse_norm" not in atlas.group("constituents"):
+        return otherwise
+    found = atlas.group("constituents")
+    q, k = found["q_inverse_norm"].to_numpy(), found["k_inverse_norm"].to_numpy()
+    observed = q * np.repeat(k, q.shape[1] // k.shape[1], axis=1)
+    return np.where(np.isfinite(observed), observed, otherwise)
 
 
 def matrix_table(atlas: "Atlas") -> pd.DataFrame:

@@ -12,6 +12,11 @@ class Definition:
     formula: str = ""
 
 
+EFFECTIVE = (
+    "gains of the q/k norms folded into the weights, times qk_norm_scale. Only where q and k are normalised; raw qk_ "
+    "columns leave the norms out."
+)
+
 HEADS: dict[str, tuple[str, str]] = {
     "layer": ("The layer, counted from 0.", ""),
     "head": ("The head within its layer, counted from 0; a head is named LAYER.HEAD.", ""),
@@ -106,7 +111,10 @@ HEADS: dict[str, tuple[str, str]] = {
         "Relative distance of the output's tokens from being all alike: 0 is one common vector.",
         r"\|X - \mathbf{1}\bar{x}^\top\|_F / \|X\|_F",
     ),
-    "qk_trace": ("Trace of the head's query-key matrix.", r"\operatorname{tr} W_q W_k^\top"),
+    "qk_trace": (
+        "Trace of the head's query-key matrix, from the raw weights; q/k norms, where a model has them, are left out.",
+        r"\operatorname{tr} W_q W_k^\top",
+    ),
     "qk_fro": ("Frobenius norm of the query-key matrix.", r"\|W_q W_k^\top\|_F"),
     "qk_spec": ("Largest singular value of the query-key matrix.", r"\|W_q W_k^\top\|_2"),
     "qk_stable_rank": ("Stable rank of the query-key matrix.", r"\|W\|_F^2 / \|W\|_2^2"),
@@ -122,6 +130,23 @@ HEADS: dict[str, tuple[str, str]] = {
         "How far queries and keys use the same directions; standard normal when their weights are unrelated.",
         r"\operatorname{tr}(W_q^\top W_k) \sqrt{d e} / (\|W_q\|_F \|W_k\|_F)",
     ),
+    **{
+        f"qk_effective_{name}": (f"{said} of the effective query-key matrix: {EFFECTIVE}", formula)
+        for name, said, formula in (
+            ("trace", "Trace", r"\operatorname{tr} W"),
+            ("fro", "Frobenius norm", r"\|W\|_F,\; W = s_q s_k\, W_q g_q (W_k g_k)^\top"),
+            ("spec", "Largest singular value", r"\|W\|_2"),
+            ("stable_rank", "Stable rank", r"\|W\|_F^2 / \|W\|_2^2"),
+            ("entropy_rank", "How many directions carry it", r"\exp(-\sum_i p_i \log p_i)"),
+            ("symmetric_share", "Symmetric share", r"(1 + \operatorname{tr}(W^2) / \|W\|_F^2) / 2"),
+            ("align_z", "Alignment", r"\operatorname{tr}(W_q^\top W_k) \sqrt{d e} / (\|W_q\|_F \|W_k\|_F)"),
+        )
+    },
+    "qk_norm_scale": (
+        "What the norms of q and k multiply the product by, beside the gains: mean of 1/rms of q times that of k "
+        "over the text, or for an input of unit covariance where no text was read.",
+        r"s_q s_k",
+    ),
     "ov_trace": (
         "Trace of the head's value-output matrix: positive where it copies what it reads.",
         r"\operatorname{tr} W_v W_o",
@@ -135,18 +160,35 @@ HEADS: dict[str, tuple[str, str]] = {
         r"(1 + \operatorname{tr}(W^2) / \|W\|_F^2) / 2",
     ),
     "xi": (
-        "Mean over scale of the eigenvalues of the query-key matrix; missing where tr(W²) is negative.",
+        "Mean over scale of the eigenvalues of the query-key matrix (the effective one, for inputs of unit covariance, "
+        "where q and k are normalised); missing where tr(W²) is not positive.",
         r"\xi = \operatorname{tr} W / \sqrt{\operatorname{tr} W^2}",
     ),
     "eta": (
-        "Scale of the eigenvalues of the query-key matrix in units of the logits.",
+        "Scale of the eigenvalues of the query-key matrix in units of the logits; of the effective one as for xi.",
         r"\eta = \sqrt{\operatorname{tr} W^2} / \lambda",
     ),
     "r": (
         "Mean of the eigenvalues in units of the logits; attention localises beyond 2 either way.",
         r"r = \operatorname{tr} W / \lambda",
     ),
-    "regime": ("Which keys can pass a signal, from xi and eta: late, middle, early, uniform, or vanishing.", ""),
+    "regime": (
+        "Which keys can pass a signal, from xi and eta: late, middle, early, uniform, or vanishing; missing where they "
+        "are.",
+        "",
+    ),
+    **{
+        f"rho_{name}{suffix}": (said + of, "")
+        for suffix, of in (("", "."), ("_data", ", with the measured covariance of the steps from token to token."))
+        for name, said in (
+            ("fit", "Correlation over places of the observed rho (which keys pass a signal) with the predicted one"),
+            (
+                "chance",
+                "Mean correlation of the observed rho with the predictions for other heads: what rho_fit is by chance",
+            ),
+            ("error", "Root mean square of observed less predicted rho over places"),
+        )
+    },
     "xi_data": (
         "xi with the measured covariance of the steps from token to token in place of the identity.",
         r"W = W_{QK} \Sigma",
@@ -251,9 +293,11 @@ MATRICES: dict[str, tuple[str, str]] = {
 }
 """Columns of the matrices table."""
 
+LOCALIZED = ("xi", "eta", "rho_fit", "rho_chance", "rho_error")
+
 LOCALIZATION: dict[str, tuple[str, str]] = {
     "layer": HEADS["layer"],
-    **{name: (f"Mean over the layer's heads: {HEADS[name][0]}", HEADS[name][1]) for name in ("xi", "eta")},
+    **{name: (f"Mean over the layer's heads: {HEADS[name][0]}", HEADS[name][1]) for name in LOCALIZED},
     "entropy": ("Entropy of attention in nats, mean over the layer's heads.", ""),
     "least_entropy": ("The least entropy that the observed logits could have, mean over the layer's heads.", ""),
     "output_rank_one_distance": ("rank_one_distance of the heads' outputs, mean over the layer's heads.", ""),
@@ -328,6 +372,10 @@ AGREEMENT: dict[str, tuple[str, str]] = {
     "correlation": ("Spearman's rank correlation over heads.", r"\rho_S"),
     "low": ("Lower end of the 95 % interval of the correlation.", ""),
     "high": ("Upper end of the 95 % interval of the correlation, as if heads were independent.", ""),
+    "verdict": (
+        "agrees: the whole interval has the expected sign; contradicts: the interval excludes it; open: neither.",
+        "",
+    ),
     "why": ("Why the two should agree.", ""),
 }
 """Columns of the table of agreement between lenses."""

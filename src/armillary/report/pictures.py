@@ -11,6 +11,7 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from armillary.figures.heads import PART_COLOURS, measure_map
+from armillary.figures.spectral import median, typical_spectrum
 from armillary.figures.style import styled
 from armillary.lenses.kinds import LayerKind
 from armillary.report.sentences import head_names, known, parts_of
@@ -167,11 +168,11 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
             if f"{product}_singular{end}" not in arrays:
                 continue
             values = arrays[f"{product}_singular{end}"].to_numpy()
-            values = np.median(values / np.linalg.norm(values, axis=-1, keepdims=True), axis=1)
+            values = typical_spectrum(values)
             at = np.arange(1, values.shape[1] + 1)
             if end:
                 line = dict(color="black", dash="dash", width=2)
-                random = np.median(values, axis=0)
+                random = median(values)
                 figure.add_scatter(x=at, y=random, line=line, name="random", showlegend=col == 1, row=1, col=col)
                 continue
             for layer in range(layers):
@@ -214,16 +215,16 @@ def truncation(costs: Float[np.ndarray, "layer head kept"], kinds: Sequence[Laye
 
 
 def agreement(table: pd.DataFrame) -> go.Figure:
-    """Rank correlations with their intervals, coloured by whether the sign is the expected one."""
+    """Rank correlations with their intervals, marked by whether these have the expected sign or exclude it."""
     names = [f"{a} · {b}" for a, b in zip(table["a"], table["b"], strict=True)]
     centre = table["correlation"].to_numpy(float)
-    right = np.sign(centre) == np.where(table["expected"] == "+", 1, -1)
+    marks = [VERDICT_MARKS[verdict] for verdict in table["verdict"]]
     figure = go.Figure(
         go.Scatter(
             x=centre,
             y=names,
             mode="markers",
-            marker=dict(size=10, color=np.where(right, "#0072B2", "#D55E00"), symbol=np.where(right, "circle", "x")),
+            marker=dict(size=10, color=[mark[0] for mark in marks], symbol=[mark[1] for mark in marks]),
             error_x=dict(
                 type="data",
                 symmetric=False,
@@ -231,13 +232,21 @@ def agreement(table: pd.DataFrame) -> go.Figure:
                 arrayminus=centre - table["low"].to_numpy(float),
                 color="#999",
             ),
-            hovertemplate="%{y}: %{x:.2f}<extra></extra>",
+            customdata=table["verdict"].to_list(),
+            hovertemplate="%{y}: %{x:.2f} (%{customdata})<extra></extra>",
         )
     )
     figure.add_vline(0, line_color="grey")
     figure.update_xaxes(title="rank correlation over heads", range=[-1.05, 1.05])
     figure.update_yaxes(autorange="reversed", automargin=True)
     return styled(figure, "Where lenses should tell the same story", height=max(260, 34 * len(table) + 130))
+
+
+VERDICT_MARKS = {
+    "agrees": ("#0072B2", "circle"),
+    "open": ("#0072B2", "circle-open"),
+    "contradicts": ("#D55E00", "x"),
+}
 
 
 def change_bars(changes: pd.DataFrame) -> go.Figure:

@@ -48,11 +48,14 @@ SETS: dict[str, tuple[str, ...]] = {
     ),
     "spectra": (
         *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_stable_rank_random", "qk_entropy_rank"),
-        *("qk_symmetric_share", "qk_align_z", "ov_trace", "ov_fro", "ov_spec", "ov_stable_rank"),
-        *("ov_stable_rank_random", "ov_entropy_rank", "ov_symmetric_share"),
+        *("qk_symmetric_share", "qk_align_z", "qk_effective_trace", "qk_effective_fro", "qk_effective_spec"),
+        *("qk_effective_stable_rank", "qk_effective_symmetric_share", "qk_effective_align_z", "qk_norm_scale"),
+        *("ov_trace", "ov_fro", "ov_spec", "ov_stable_rank", "ov_stable_rank_random"),
+        *("ov_entropy_rank", "ov_symmetric_share"),
     ),
     "localization": (
-        *("regime", "xi", "eta", "r", "regime_data", "xi_data", "eta_data", "r_data", "entropy", "least_entropy"),
+        *("regime", "xi", "eta", "r", "rho_fit", "rho_chance", "rho_error", "regime_data", "xi_data", "eta_data"),
+        *("r_data", "rho_fit_data", "rho_chance_data", "rho_error_data", "entropy", "least_entropy"),
     ),
     "rotary": ("high_freq_share", "still_share", "self_cosine", "previous_cosine", "rotation_change"),
     "logits": (*("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis", "gaussian_ratio"),),
@@ -122,12 +125,19 @@ def agreement(atlas: "Atlas") -> list[Block]:
     if table.empty:
         raise ArmillaryError("this atlas has too few measures for its lenses to be compared")
     right = int((np.sign(table["correlation"]) == np.where(table["expected"] == "+", 1, -1)).sum())
+    against = table[table["verdict"] == "contradicts"]
+    named = "; ".join(f"{a} and {b}" for a, b in zip(against["a"], against["b"], strict=True))
+    said = f"the intervals of {len(against)} exclude it ({named})" if len(against) else "no interval excludes it"
     return [
         Words(
             f"Measures of different lenses that should tell the same story, ranked over heads: {right} of {len(table)} "
-            "correlations have the expected sign. Intervals are 95 %, as if heads were independent."
+            f"correlations have the expected sign, and {said}. Intervals are 95 %, as if heads were independent."
         ),
-        Picture(pictures.agreement(table), "Blue: the expected sign; red crosses: the other one."),
+        Picture(
+            pictures.agreement(table),
+            "Blue: the interval has the expected sign throughout; hollow: it leaves the sign open; red crosses: it "
+            "excludes the expected sign.",
+        ),
         Grid("agreement", table, "agreement", "Rank correlations between lenses."),
     ]
 
@@ -154,10 +164,11 @@ def spectra(atlas: "Atlas") -> list[Block]:
 def rotary(atlas: "Atlas") -> list[Block]:
     table = rotary_lens.frequency_table(atlas)
     bands = rotary_lens.bands(atlas)
-    blocks: list[Block] = [Words(_recommended(kind, best)) for kind, best in rotary_lens.recommended_by_kind(atlas)]
+    recommended = rotary_lens.recommended_by_kind(atlas)
+    blocks: list[Block] = [Words(_recommended(kind, best)) for kind, best in recommended]
     blocks.append(
         Picture(
-            pictures.truncation(rotary_lens.truncation_costs(atlas), rotary_lens.rotary_kinds(atlas)),
+            pictures.truncation(rotary_lens.truncation_costs(atlas), [kind for kind, _ in recommended]),
             "The dotted line is 1 %. Cross terms between frequencies are left out.",
         )
     )
@@ -191,7 +202,8 @@ def localization(atlas: "Atlas") -> list[Block]:
         "Every head by the mean and the scale of the eigenvalues of W_q W_k'; outside the dotted lines attention "
         "localises."
     )
-    blocks: list[Block] = [Picture(localization_figures.regime_map(atlas.heads), caption)]
+    blocks: list[Block] = [Words(localization_lens.EFFECTIVE)] if localization_lens.is_effective(atlas) else []
+    blocks.append(Picture(localization_figures.regime_map(atlas.heads), caption))
     try:
         table = localization_lens.propagation_table(atlas)
     except ArmillaryError as error:
@@ -199,6 +211,8 @@ def localization(atlas: "Atlas") -> list[Block]:
     if table["observed"].notna().any():
         said = "How often keys at each place pass a signal, mean over the heads of a layer."
         blocks.append(Picture(localization_figures.propagation_curves(table), said))
+        fit = localization_lens.fit_sentence(atlas)
+        blocks += [Words(fit)] if fit else []
     else:
         blocks.append(Words("This model sees both sides; which keys pass a signal is only defined for causal ones."))
     summary = localization_lens.layer_table(atlas)

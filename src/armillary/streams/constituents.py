@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.rebuild import parts_of_queries_and_keys
+from armillary.anatomy.rebuild import norm_factors, parts_of_queries_and_keys
 from armillary.streams.by_place import to_cells
 from armillary.streams.stream import State, wide
 from armillary.view import AttentionView, grouped_products, row_centred
@@ -38,7 +38,8 @@ class ConstituentShares:
 
     b is the sum of the terms, which is the logit that the model computed up to rounding; `error` says how far apart
     the two are: the root mean square of their difference over that of b. mean_logits is the mean of b over texts for
-    all pairs of kept positions, those that a causal mask hides too, on a grid of at most 128 x 128 cells.
+    all pairs of kept positions, those that a causal mask hides too, on a grid of at most 128 x 128 cells. Where q and k
+    are normalised, q_inverse_norm and k_inverse_norm are the mean factors 1 / rms of kept tokens.
     """
 
     def __init__(self, anatomy: Anatomy, means: Means, skip: int) -> None:
@@ -49,6 +50,8 @@ class ConstituentShares:
             **{f"share_{term}": ("head",) for term in TERMS},
             "error": ("head",),
             "mean_logits": ("head", "query_cell", "key_cell"),
+            "q_inverse_norm": ("head",),
+            "k_inverse_norm": ("kv_head",),
         }
 
     def measure(self, batch: AttentionView) -> State:
@@ -59,7 +62,17 @@ class ConstituentShares:
             block = self._measure_rows(split, batch, slice(start, min(start + rows, batch.queries)))
             state = block if state is None else self.combine(state, block)
         assert state is not None
-        return state
+        return state | self._norms(batch)
+
+    def _norms(self, view: AttentionView) -> State:
+        """Sums over kept tokens of the factors by which the q/k norm multiplies; nothing where there is none."""
+        norm = self.anatomy.layers[view.layer].qk_norm
+        if norm is None:
+            return {}
+        assert view.x is not None
+        q, k = norm_factors(norm, self.anatomy.weights(view.layer), wide(view.x[:, self.skip :]))
+        tokens = torch.tensor(float(q.shape[0] * q.shape[2]), dtype=torch.float64, device=q.device)
+        return {"q_inverse": q.sum((0, 2)), "k_inverse": k.sum((0, 2)), "tokens": tokens}
 
     def _measure_rows(self, split: "LogitParts", view: AttentionView, rows: slice) -> State:
         kept = view.visible(rows).expand(view.q.shape[0], -1, -1, -1).clone()
@@ -87,7 +100,10 @@ class ConstituentShares:
         shares = state["products"] / state["square"]
         named = {f"share_{term}": shares[i] for i, term in enumerate(TERMS)}
         error = (state["difference"] / state["square"]).sqrt()
-        return {**named, "error": error, "mean_logits": state["cell_sum"] / state["cell_count"]}
+        norms = {
+            f"{part}_inverse_norm": state[f"{part}_inverse"] / state["tokens"] for part in "qk" if "tokens" in state
+        }
+        return {**named, "error": error, "mean_logits": state["cell_sum"] / state["cell_count"], **norms}
 
 
 class LogitParts:
