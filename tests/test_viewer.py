@@ -368,6 +368,10 @@ CHANGES = {
         lambda m: interventions.randomised(m, keep="spectrum", seed=5),
     ),
     "frequencies": ({"kind": "frequencies", "p": 0.25}, lambda m: interventions.rotary(m, p=0.25)),
+    "frequencies of a base": (
+        {"kind": "frequencies", "p": 0.25, "base": "10000"},
+        lambda m: interventions.rotary(m, p=0.25, of_base=1e4),
+    ),
     "remove": (
         {"kind": "remove", "part": "position", "scope": "layer"},
         lambda m: interventions.without(m, "position", scanned("builtin:prose"), layers=[2]),
@@ -430,6 +434,7 @@ BAD_CHANGES: dict[str, Any] = {
     "no number": {"kind": "scale", "alpha": "2"},
     "rank beyond the head": {"kind": "cut", "rank": 25},
     "p above one": {"kind": "frequencies", "p": 1.5},
+    "a base that no layer has": {"kind": "frequencies", "p": 0.5, "base": "7"},
     "reversed is a word": {"kind": "frequencies", "p": 0.5, "reversed": "yes"},
     "seed": {"kind": "randomise", "seed": 2**80},
     "part": {"kind": "remove", "part": "everything"},

@@ -71,6 +71,10 @@ function words(row) {
   if (of("positional_share", row) !== null) {
     said.push(`Position makes ${percent(of("positional_share", row))} of its logits, content ${percent(of("content_share", row))}, the two together ${percent(of("mixed_share", row))}.`);
   }
+  if (new Set(values("heads", "layer_kind") ?? []).size > 1) {
+    const base = of("rotary_base", row);
+    said.push(`Its layer ${of("layer_kind", row) === "window" ? "has a window" : "sees all tokens"}${base === null ? "" : ` and turns with base ${base.toLocaleString("en")}`}.`);
+  }
   const place = make("div", { className: "words" }, make("p", {}, said.join(" ") || "Known from its weights alone."));
   const found = page.evidence[row] ?? [];
   const label = of("label", row);

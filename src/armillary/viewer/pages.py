@@ -59,6 +59,7 @@ class Pages:
                 "heads_in": self.counts,
                 "head_width": [int(layer["head_width"]) for layer in attrs["anatomy"]["layers"]],
                 "rotary": any(_kind(layer) == "Rotary" for layer in attrs["anatomy"]["layers"]),
+                "bases": _bases(attrs["anatomy"]["layers"]),
                 "biased": any(_kind(layer) in ("Alibi", "RelativeBias") for layer in attrs["anatomy"]["layers"]),
                 "measures": measures(self.heads),
                 "table": columns(self.heads),
@@ -137,6 +138,11 @@ def _as_json(figure: "go.Figure | None") -> str:
 
 def _kind(layer: dict[str, Any]) -> str:
     return str(layer["position"]["kind"]) if layer["position"] else ""
+
+
+def _bases(layers: list[dict[str, Any]]) -> list[str]:
+    """The rotary bases of the layers, each once, as the page names them."""
+    return [f"{base:g}" for base in sorted({layer["position"]["base"] for layer in layers if _kind(layer) == "Rotary"})]
 
 
 def columns(table: pd.DataFrame) -> dict[str, list[Any]]:

@@ -20,7 +20,7 @@ const STARTS = {
   scale: { alpha: 2 },
   cut: { rank: 4, keep: "top" },
   randomise: { keep: "norm", seed: 0 },
-  frequencies: { p: 0.5, reversed: false },
+  frequencies: { p: 0.5, reversed: false, base: "all" },
   remove: { part: "position" },
 };
 const SCOPES = { head: "this head", layer: "this layer", all: "all layers" };
@@ -85,7 +85,7 @@ function controls() {
     scale: () => number("times", "alpha", 0, 8, 0.1),
     cut: () => [...number("rank", "rank", 0, width, 1), select("keep", "keep", { top: "the largest", rest: "all but the largest" })],
     randomise: () => [select("keep its", "keep", { norm: "norm", spectrum: "singular values", shape: "shape" }), ...number("seed", "seed", 0, 99, 1)],
-    frequencies: () => [...number("fraction p that turns", "p", 0, 1, 0.05), select("which", "reversed", { false: "fastest", true: "slowest" })],
+    frequencies: () => [...number("fraction p that turns", "p", 0, 1, 0.05), select("which", "reversed", { false: "fastest", true: "slowest" }), facts.bases.length > 1 ? select("in layers with base", "base", { all: "any", ...Object.fromEntries(facts.bases.map((base) => [base, base])) }) : null],
     remove: () => [select("part", "part", { position: "position", content: "content" })],
   }[kind]();
   fill(fields, select("Change:", "kind", kinds), ...settings, kind === "frequencies" ? null : select("of", "scope", scopes));

@@ -122,7 +122,10 @@ function describe() {
     chip.style.background = facts.colours[label] ?? "#666666";
     chip.style.color = facts.inks[label] ?? "#ffffff";
   }
-  fill(byId("head-name"), `Head ${layer}.${head}`, chip, element("span", { class: "note" }, besides()));
+  const kinds = new Set((facts.table.layer_kind ?? []).map((kind, i) => `${kind} ${facts.table.rotary_base?.[i]}`));
+  const base = value("rotary_base");
+  const layerKind = kinds.size < 2 ? null : element("span", { class: "note" }, `in a ${value("layer_kind")} layer${base === null ? "" : `, rotary base ${base.toLocaleString("en")}`}`);
+  fill(byId("head-name"), `Head ${layer}.${head}`, chip, element("span", { class: "note" }, besides()), layerKind);
   const names = [state.colour, ...FACTS.filter((name) => name !== state.colour && value(name) !== null)].slice(0, 9);
   fill(byId("facts"), ...names.flatMap((name, i) => [element("dt", {}, name), element("dd", i ? {} : { id: "chosen-value", class: "measure" }, told(value(name)))]));
 }
