@@ -171,8 +171,8 @@ def _standard(curves: Float[np.ndarray, "head place"]) -> Float[np.ndarray, "hea
 
 def fit_sentence(atlas: "Atlas") -> str:
     """How well rho is foretold, in a sentence; '' where nothing was observed."""
-    heads = atlas.heads
-    if "rho_fit" not in heads or heads["rho_error"].isna().all():
+    found = fit_columns(atlas)
+    if found.empty:
         return ""
     curves = rho_curves(atlas)
     seen = np.isfinite(curves["observed"])
@@ -183,7 +183,7 @@ def fit_sentence(atlas: "Atlas") -> str:
         if name not in curves:
             continue
         suffix = name.removeprefix("predicted")
-        fit, chance = (heads[f"rho_{part}{suffix}"].astype(float).mean() for part in ("fit", "chance"))
+        fit, chance = (found[f"rho_{part}{suffix}"].mean() for part in ("fit", "chance"))
         explained = 1 - np.square(observed - curves[name][seen]).sum() / off if off > 0 else np.nan
         number = "not defined" if np.isnan(fit) else f"{fit:.2f} ({chance:.2f} with the predictions for other heads)"
         said.append(f"{source} the correlation over places is {number}, R² over all heads and places {explained:.2f}")
