@@ -540,7 +540,7 @@ class TestEveryAtlas:
         ):
             text = report_html(atlas)
             assert words in text
-            assert text.count('<section id="') == 9
+            assert text.count('<section id="') == 10
             told = re.findall(r'<p class="told">(.*?)</p>', text)
             assert len(told) == 3
             assert min(map(len, told)) > 30
