@@ -57,8 +57,10 @@ def rotary(
     if of_base is not None:
         bases = sorted({place.rotary.base for place in places})
         if of_base not in bases:
-            known = " and ".join(f"{base:g}" for base in bases)
-            raise ArmillaryError(f"no layer of this model turns with base {of_base:g}: there are layers with {known}")
+            known = " and ".join(f"{base:.10g}" for base in bases)
+            raise ArmillaryError(
+                f"no layer of this model turns with base {of_base:.10g}: there are layers with {known}"
+            )
         places = [place for place in places if place.rotary.base == of_base]
     changes = [(place, changed_rotary(place.rotary, **asked)) for place in places]  # type: ignore[arg-type]
     changes = [(place, new) for place, new in changes if new != place.rotary]

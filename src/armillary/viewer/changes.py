@@ -40,7 +40,7 @@ def asked_change(asked: Asked, live: LiveModel, layer: int, head: int) -> tuple[
         told |= {"seed": asked.whole("seed", 0, 2**31 - 1, 0)}
         build = partial(interventions.randomised, **told, **where, heads=heads)
     elif kind == "frequencies":
-        bases = {f"{base:g}": base for base in rotary_bases(live.anatomy.layers)}
+        bases = {f"{base:.10g}": base for base in rotary_bases(live.anatomy.layers)}
         told = {"p": asked.number("p", 0.0, 1.0), "reversed": asked.flag("reversed")}
         told["of_base"] = bases.get(asked.choice("base", ("all", *bases), "all"))
         scope = "all"  # the frequencies are the model's, not a head's

@@ -142,7 +142,9 @@ def _kind(layer: dict[str, Any]) -> str:
 
 def _bases(layers: list[dict[str, Any]]) -> list[str]:
     """The rotary bases of the layers, each once, as the page names them."""
-    return [f"{base:g}" for base in sorted({layer["position"]["base"] for layer in layers if _kind(layer) == "Rotary"})]
+    return [
+        f"{base:.10g}" for base in sorted({layer["position"]["base"] for layer in layers if _kind(layer) == "Rotary"})
+    ]
 
 
 def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
