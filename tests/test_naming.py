@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 import armillary as arm
+from armillary.anatomy.gguf_header import gguf_text
 from armillary.anatomy.samples import sample_model
 from armillary.cli import app
-from armillary.naming import corpus_title, gguf_name, recorded_title, title
+from armillary.naming import corpus_title, recorded_title, title
 from conftest import FAMILY_TOKENS
 
 COMMIT = "93efa2f097d58c2a74874c7e644dbc9b0cee75a2"
@@ -75,9 +76,9 @@ def test_a_damaged_gguf_file_has_no_name_inside(tmp_path: Path) -> None:
     data = whole.read_bytes()
     for size in range(len(data)):
         whole.write_bytes(data[:size])
-        assert gguf_name(whole) in ("", "Gemma"[: max(0, size - len(data) + 5)])
+        assert gguf_text(whole, "general.name") in ("", "Gemma"[: max(0, size - len(data) + 5)])
     whole.write_bytes(data.replace(struct.pack("<Q", 5) + b"model", struct.pack("<Q", 1 << 60) + b"model"))
-    assert gguf_name(whole) == ""
+    assert gguf_text(whole, "general.name") == ""
 
 
 def test_a_corpus_is_called_by_its_file() -> None:

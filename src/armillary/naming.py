@@ -1,10 +1,9 @@
 """What a model is called in titles: its name, not the path at which it lies."""
 
 import re
-import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 PLAIN_FOLDERS = frozenset(
     (
@@ -76,55 +75,10 @@ def _of_folder(path: Path, otherwise: str) -> str:
 def _of_gguf(path: Path) -> str:
     if not PLAIN_FILES.fullmatch(path.stem):
         return path.stem
-    inside = gguf_name(path) if path.is_file() else ""
+    from armillary.anatomy.gguf_header import gguf_text
+
+    inside = " ".join(gguf_text(path, "general.name").split()) if path.is_file() else ""
     return inside or _of_folder(path.parent.absolute() if path.exists() else path.parent, path.stem)
-
-
-# the name inside a GGUF file --------------------------------------------------------------------------------------
-
-SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of each kind of plain value; 8 is a string, 9 an array."""
-LONGEST = 1 << 16
-
-
-def gguf_name(path: Path) -> str:
-    """general.name of a GGUF file, or nothing; it stands before the vocabulary, so little is read."""
-    try:
-        with path.open("rb") as file:
-            magic, _version, _tensors, fields = struct.unpack("<4sIQQ", file.read(24))
-            if magic != b"GGUF":
-                return ""
-            for _ in range(min(fields, 1000)):
-                key, kind = _text(file), struct.unpack("<I", file.read(4))[0]
-                if kind == 8:
-                    value = _text(file)
-                    if key == "general.name":
-                        return " ".join(value.split())
-                elif kind in SIZES:
-                    file.seek(SIZES[kind], 1)
-                else:
-                    _skip_array(file)
-    except (OSError, struct.error, UnicodeDecodeError, ValueError):
-        return ""
-    return ""
-
-
-def _text(file: BinaryIO) -> str:
-    length = struct.unpack("<Q", file.read(8))[0]
-    if length > LONGEST:
-        raise ValueError("a text of the header is too long")
-    return file.read(length).decode("utf-8")
-
-
-def _skip_array(file: BinaryIO) -> None:
-    kind, count = struct.unpack("<IQ", file.read(12))
-    if kind in SIZES:
-        file.seek(SIZES[kind] * count, 1)
-        return
-    if kind != 8 or count > LONGEST:
-        raise ValueError("this array is not read")
-    for _ in range(count):
-        _text(file)
 
 
 # text -------------------------------------------------------------------------------------------------------------

@@ -72,7 +72,24 @@ def check_gguf(file: Path) -> None:
         raise ArmillaryError(f"{file} is truncated or not a GGUF file ({error}): download or write it again") from error
 
 
-def _walk(header: _Header) -> None:
+def gguf_text(file: Path, key: str) -> str:
+    """The text that the header has under this key, or nothing; it reads no further than that."""
+    try:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            header = _Header(data)
+            _, fields = _begin(header)
+            for _ in range(fields):
+                name, kind = header.text(), header.number("I")
+                if name == key and kind == STRING:
+                    return header.text()
+                header.value(kind)
+    except (ValueError, OSError, struct.error):
+        return ""
+    return ""
+
+
+def _begin(header: _Header) -> tuple[int, int]:
+    """How many tensors and how many fields the file says that it has."""
     if header.data[:4] != b"GGUF":
         raise ValueError("it does not begin with GGUF")
     header.skip(4)
@@ -82,8 +99,13 @@ def _walk(header: _Header) -> None:
     if version not in (2, 3):
         raise ValueError(f"version {version} is not known")
     tensors, fields = header.number("Q"), header.number("Q")
-    alignment, architecture = 32, ""
     header.room_for(fields, 12)
+    return tensors, fields
+
+
+def _walk(header: _Header) -> None:
+    tensors, fields = _begin(header)
+    alignment, architecture = 32, ""
     for _ in range(fields):
         key, kind = header.text(), header.number("I")
         start = header.at
