@@ -99,6 +99,8 @@ def rebuilt(folder: Path) -> torch.nn.Module:
     config, stored = config_of(folder), tensors(folder)
     settings = transformers.AutoConfig.for_model(**config)
     _refuse_more_layers(settings, stored)
+    if hasattr(settings, "initializer_range"):
+        settings.initializer_range = 0.02  # every parameter is replaced, so this may be anything that can be drawn from
     named = getattr(transformers, (settings.architectures or [""])[0], None)
     maker = named._from_config if named is not None else transformers.AutoModelForCausalLM.from_config
     model = maker(settings, dtype=torch.float32)

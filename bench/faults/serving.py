@@ -32,6 +32,8 @@ BENCH = Path(__file__).resolve().parents[1]
 PREPARE = -1
 """The number that stands for preparing what all cases start from."""
 PREPARE_BOUND = 1200.0
+PATIENCE = 3.0
+"""A case that does not answer in time is tried once more with so many times the bound: a busy machine is no hang."""
 MEMORY = 24 << 30
 """Bytes of address space that a case may map: absurd sizes end in a MemoryError, not in a machine that swaps."""
 
@@ -84,11 +86,15 @@ def answered(module: Any, subject: str, place: Path, seed: int, number: int) -> 
     work = (lambda: module.prepare(case.place)) if number == PREPARE else (lambda: module.run(case))
     bound = PREPARE_BOUND if number == PREPARE else module.BOUND
     began = time.monotonic()
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
     if number != PREPARE and getattr(module, "CONFINED", False):
         work = partial(in_confinement, case, work)
-    outcomes = forked(case, work, bound)
+    for patience in (1.0, PATIENCE):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        case.rng = numbers_of(subject, seed, number)
+        outcomes = forked(case, work, patience * bound)
+        if outcomes[0]["verdict"] != HANG:
+            break
     shutil.rmtree(scratch, ignore_errors=True)
     return {"number": number, "seconds": time.monotonic() - began, "outcomes": outcomes}
 
