@@ -31,7 +31,7 @@ from armillary.scanning import scan_part
 from armillary.shards import ScanFolder, unpack_file
 from armillary.sources import documents
 from armillary.training.config import read_config
-from armillary.training.run import _refuse_other, _truncate, _warnings
+from armillary.training.run import _refuse_other, _warnings
 from armillary.training.runs import read_run, side_by_side
 from conftest import Atlases
 
@@ -225,8 +225,6 @@ class TestTraining:
     def read(self, folder: Path) -> None:
         side_by_side([read_run(folder)])
         _warnings(folder)
-        for name in LINES:
-            _truncate(folder, name, 5)
 
     @OFTEN
     @given(chosen=changes(), name=st.sampled_from(["run.json", "result.json", *LINES]))

@@ -1,5 +1,6 @@
 """What is written: symlinks stay, devices are refused, folders change whole, one process at a time."""
 
+import errno
 import os
 import re
 import socket
@@ -212,3 +213,17 @@ def test_two_interventions_into_one_folder(tmp_path: Path) -> None:
     first = arm.describe(out).weights(0).q[0]
     assert first.allclose(2 * arm.describe(sample_model("llama")).weights(0).q[0])
     assert [path.name for path in tmp_path.iterdir()] == ["changed"]
+
+
+def test_a_disk_that_refuses_also_to_clean_up_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only file system refuses the new file, and refuses to remove it."""
+
+    def refuse(*given: object, **options: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(arm.ArmillaryError, match=r"page\.html cannot be written: Read-only file system"):
+        write_atomically(tmp_path / "page.html", b"x")

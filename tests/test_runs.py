@@ -57,6 +57,32 @@ class TestResume:
         assert other.result is not None
         assert one.result["held_out_loss"] == other.result["held_out_loss"]
 
+    @pytest.mark.parametrize("damage", ["deleted", "swapped", "another digit", "half a line"])
+    def test_damaged_logs_are_those_of_the_checkpoint_again(self, tmp_path: Path, damage: str) -> None:
+        chosen = config(tmp_path)
+        train_run(chosen, tmp_path / "whole")
+
+        def stop(step: int, loss: float) -> None:
+            if step == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_run(chosen, tmp_path / "killed", stop)
+        loss, attention = tmp_path / "killed" / "loss.jsonl", tmp_path / "killed" / "attention.jsonl"
+        text = loss.read_text()
+        if damage == "deleted":
+            loss.unlink()
+            attention.unlink()
+        elif damage == "swapped":
+            loss.write_text(attention.read_text())
+            attention.write_text(text)
+        else:
+            loss.write_text(text.replace("1", "2", 3) if damage == "another digit" else text[:-9])
+        train_run(chosen, tmp_path / "killed")
+        one, other = (read_run(tmp_path / name) for name in ("whole", "killed"))
+        assert one.loss.equals(other.loss)
+        assert one.attention.equals(other.attention)
+
     def test_a_finished_run_is_not_trained_again_and_two_are_not_mixed(self, tmp_path: Path) -> None:
         chosen, steps = config(tmp_path), []
         first = train_run(chosen, tmp_path / "run")

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from armillary.errors import ArmillaryError
@@ -77,12 +77,18 @@ def _write(path: Path, pieces: Iterable[Buffer]) -> str:
             part.chmod(stat.S_IMODE(path.stat().st_mode))
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        _leave(part)
         raise ArmillaryError(write_problem(path, error)) from error
     except BaseException:
-        part.unlink(missing_ok=True)
+        _leave(part)
         raise
     return digest.hexdigest()
+
+
+def _leave(part: Path) -> None:
+    """Remove what was begun; a disk that refuses that too (one that is read-only) has told its reason already."""
+    with suppress(OSError):
+        part.unlink()
 
 
 def _beside(path: Path, kind: str) -> Path:

@@ -14,7 +14,7 @@ from jaxtyping import Int, Integer
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
-from armillary.files import read_checked, remove_with_checksum, write_with_checksum, writing
+from armillary.files import read_checked, remove_with_checksum, write_atomically, write_with_checksum, writing
 from armillary.modes import evaluating
 
 
@@ -52,15 +52,17 @@ def train(
     folder: Path,
     on_step: OnStep | None = None,
     penalty: Callable[[], Tensor] | None = None,
+    logs: Sequence[Path] = (),
 ) -> None:
     """Train `model` in place; checkpoints in `folder` let a killed run go on where it was.
 
-    `penalty` is added to the loss; `on_step` is told the loss without it.
+    `penalty` is added to the loss; `on_step` is told the loss without it. `logs` are files to which `on_step` adds:
+    a checkpoint holds what they held, and a resumed run begins with that, whatever became of the files.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     optimizer = torch.optim.AdamW(_decayed(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
-    start = _resume(model, optimizer, settings, folder)
+    start = _resume(model, optimizer, settings, folder, logs)
     model.train()
     for step in range(start, settings.steps):
         for group in optimizer.param_groups:
@@ -76,7 +78,7 @@ def train(
         if on_step is not None:  # before the checkpoint, so that nothing after it is missing from a log
             on_step(step, value)
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-            _save(model, optimizer, settings, step + 1, folder)
+            _save(model, optimizer, settings, step + 1, folder, logs)
     model.eval()
 
 
@@ -130,10 +132,11 @@ def _decayed(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
     return [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
-def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder: Path) -> None:
+def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder: Path, logs: Sequence[Path]) -> None:
     """Keep everything a resumed run needs; the checkpoint before goes when this one is whole."""
     buffer = BytesIO()
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    state["logs"] = {log.name: log.read_text(encoding="utf-8") for log in logs if log.is_file()}
     torch.save({**state, "settings": json.dumps(asdict(settings)), "random": torch.get_rng_state()}, buffer)
     path = folder / f"checkpoint-{step:08d}.pt"
     write_with_checksum(path, [buffer.getvalue()])
@@ -142,7 +145,7 @@ def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder
             remove_with_checksum(older)
 
 
-def _resume(model: Any, optimizer: Any, settings: TrainSettings, folder: Path) -> int:
+def _resume(model: Any, optimizer: Any, settings: TrainSettings, folder: Path, logs: Sequence[Path]) -> int:
     """Load the last checkpoint that is whole, if there is one, and return the step to go on with."""
     for path in sorted(folder.glob("checkpoint-????????.pt"), reverse=True):
         data = read_checked(path)
@@ -158,5 +161,12 @@ def _resume(model: Any, optimizer: Any, settings: TrainSettings, folder: Path) -
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])
+        if logs and "logs" not in state:
+            raise ArmillaryError(f"{path} is of an older Armillary: train into another folder")
+        for log in logs:
+            write_atomically(log, state["logs"].get(log.name, "").encode())
         return int(state["step"])
+    for log in logs:
+        with writing(log):
+            log.unlink(missing_ok=True)
     return 0

@@ -77,9 +77,6 @@ def _train(
     model, penalty = build(config, text)
     _note(config, folder)  # not before it is clear that the run can start
     remove_leftovers(folder)
-    done = last_checkpoint(folder / "work")
-    for name in ("loss.jsonl", "attention.jsonl"):
-        _truncate(folder, name, done)
     length = config.training.length
     probe = text.held_out[: config.monitor.sequences * length].reshape(-1, length)
     monitor = Monitor(
@@ -104,7 +101,8 @@ def _train(
         if on_step is not None:
             on_step(step, loss)
 
-    train(model, [Part(text.training, 1.0)], config.training, folder / "work", after, penalty)
+    logs = [folder / name for name in ("loss.jsonl", "attention.jsonl")]
+    train(model, [Part(text.training, 1.0)], config.training, folder / "work", after, penalty, logs)
     plain = copy.deepcopy(model)
     if config.regulariser.kind == "sigma-reparam":
         merge_sigma_reparam(plain)
@@ -272,10 +270,3 @@ def _note(config: RunConfig, folder: Path) -> None:
     """Write down what is trained here."""
     make_folder(folder)
     write_atomically(folder / "run.json", json.dumps(config.as_dict(), indent=1).encode())
-
-
-def _truncate(folder: Path, name: str, step: int) -> None:
-    """Drop what was logged after the last checkpoint, and half a line that a kill left."""
-    if (folder / name).is_file():
-        before = [json.dumps(row) for row in read_log(folder, name) if row["step"] < step]
-        write_atomically(folder / name, "".join(f"{line}\n" for line in before).encode())
