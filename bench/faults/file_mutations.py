@@ -100,7 +100,7 @@ def stray_files(folder: Path, rng: random.Random) -> tuple[str, str]:
         )
     )
     (folder / name).write_bytes(data)
-    return SAME, f"{name} beside the weights"
+    return (REFUSE if name == "adapter_config.json" else SAME), f"{name} beside the weights"
 
 
 class Evil:
