@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         register,
     )
     from armillary.atlas import Atlas, open_atlas
+    from armillary.checking import check
     from armillary.comparison import compare
     from armillary.converting import convert
     from armillary.errors import ArmillaryError
@@ -38,6 +39,7 @@ _HOMES = {
     "register": "armillary.anatomy",
     "Atlas": "armillary.atlas",
     "open_atlas": "armillary.atlas",
+    "check": "armillary.checking",
     "compare": "armillary.comparison",
     "convert": "armillary.converting",
     "ArmillaryError": "armillary.errors",
@@ -61,6 +63,7 @@ __all__ = [
     "Projection",
     "Tap",
     "bundled",
+    "check",
     "compare",
     "convert",
     "describe",

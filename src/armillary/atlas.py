@@ -1,5 +1,6 @@
 """The result of a scan: labelled arrays on disk that xarray opens by itself, tables, provenance."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +16,16 @@ from armillary.atlas_record import (
 )
 from armillary.errors import ArmillaryError, brief
 from armillary.files import make_folder, write_atomically
-from armillary.records import read_record
+from armillary.manifest import PLACE, Manifest, damage_sentence, read_manifest
+from armillary.records import parse_record, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
 FORMAT = "armillary-atlas"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: the store holds a list of its files with their checksums (manifest.py), and a CRC-32C in every chunk."""
 
 
 @dataclass
@@ -37,16 +40,38 @@ class Atlas:
         """Everything, as xarray reads it: `atlas.tree['attention/entropy']`, dims layer and head."""
         import xarray as xr
 
-        return xr.open_datatree(self.path, engine="zarr", consolidated=False)
+        return xr.open_datatree(self._store, engine="zarr", consolidated=False)
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The store's files and their checksums; None of one that is being written, or of format version 1."""
+        return read_manifest(self.path)
+
+    @property
+    def _store(self) -> Any:
+        """What Zarr reads from."""
+        if self.manifest is None:
+            return self.path
+        from armillary.checked_store import CheckedStore
+
+        return CheckedStore(self.manifest)
+
+    def read(self, name: str) -> bytes:
+        """A file of the store, checked; an error if it is damaged or gone."""
+        data = read_bytes(self.path / name, "scan again") if self.manifest is None else self.manifest.read(name)
+        if data is None:
+            raise ArmillaryError(damage_sentence(self.path, name, "not a file of this atlas"))
+        return data
 
     @cached_property
     def attrs(self) -> dict[str, Any]:
         """Where the numbers come from: model, weights, corpus, settings, versions, time."""
-        return read_attributes(self.path, dict[str, Any])
+        return read_attributes(self.read("zarr.json"), self.path, dict[str, Any])
 
     def has(self, name: str) -> bool:
         """Whether there is such a group."""
-        return (self.path / name / "zarr.json").is_file()
+        file = f"{name}/zarr.json"
+        return (self.path / file).is_file() if self.manifest is None else file in self.manifest.files
 
     def group(self, name: str) -> "xr.Dataset":
         """The arrays of one group; which streams are there depends on what the scan was asked to keep."""
@@ -72,7 +97,9 @@ class Atlas:
             raise ArmillaryError(f"this atlas has no {name!r}: {why}")
         # opened once, but what is read from it is not kept: a row per sequence would add up
         try:
-            opened = xr.open_dataset(self.path, group=name, engine="zarr", consolidated=False, cache=False)
+            opened = xr.open_dataset(self._store, group=name, engine="zarr", consolidated=False, cache=False)
+        except ArmillaryError:
+            raise
         except Exception as error:  # whatever Zarr and xarray raise on metadata that is none
             raise ArmillaryError(
                 f"{self.path / name} cannot be read ({type(error).__name__}: {brief(error)}): scan again"
@@ -147,8 +174,8 @@ def read_table(atlas: Atlas, name: str) -> "pd.DataFrame":
     import pandas as pd
 
     place = atlas.path / "tables" / name
-    kept = read_attributes(place, TableRecord)
-    values = _plain_array(place / "values")
+    kept = read_attributes(atlas.read(f"tables/{name}/zarr.json"), place, TableRecord)
+    values = _plain_array(atlas, f"tables/{name}/values")
     check_table(kept, values.shape, place)
     table = pd.DataFrame(values, columns=kept["numbers"])
     for column, words in kept["words"].items():
@@ -156,23 +183,28 @@ def read_table(atlas: Atlas, name: str) -> "pd.DataFrame":
     return whole_columns(table, kept, atlas.attrs["anatomy"], place).reindex(columns=kept["columns"])
 
 
-def _plain_array(place: Path) -> Any:
+def _plain_array(atlas: Atlas, name: str) -> Any:
     """A Zarr array of float64. If it is one uncompressed chunk, Zarr is not needed: to import it takes 0.4 seconds."""
     import numpy as np
 
-    found = read_record(place / "zarr.json", ArrayRecord, "scan again")
-    chunk = place / "c" / "0" / "0"
+    place = atlas.path / name
+    about = parse_record(atlas.read(f"{name}/zarr.json"), ArrayRecord, str(place / "zarr.json"), "scan again")
+    crc = [{"name": "crc32c"}]
     is_plain = (
-        found["data_type"] == "float64"
-        and found["codecs"] == [{"name": "bytes", "configuration": {"endian": "little"}}]
-        and found["chunk_grid"].get("configuration") == {"chunk_shape": found["shape"]}
+        about["data_type"] == "float64"
+        and about["codecs"][:1] == [{"name": "bytes", "configuration": {"endian": "little"}}]
+        and about["codecs"][1:] in ([], crc)
+        and about["chunk_grid"].get("configuration") == {"chunk_shape": about["shape"]}
     )
+    if is_plain and atlas.manifest is not None:
+        numbers = atlas.read(f"{name}/c/0/0")  # checked, so the four bytes of the CRC at its end are not needed
+        return np.frombuffer(numbers, "<f8", math.prod(about["shape"])).reshape(about["shape"]).copy()
     try:
-        if is_plain and chunk.is_file():
-            return np.fromfile(chunk, "<f8").reshape(found["shape"])
         import zarr
 
-        return np.asarray(zarr.open_array(place, mode="r")[...], dtype=np.float64)
+        return np.asarray(zarr.open_array(atlas._store, path=name, mode="r")[...], dtype=np.float64)
+    except ArmillaryError:
+        raise
     except Exception as error:  # whatever Zarr raises on metadata that is none
         raise ArmillaryError(f"{place} cannot be read ({type(error).__name__}: {brief(error)}): scan again") from error
 
@@ -180,10 +212,10 @@ def _plain_array(place: Path) -> Any:
 def open_atlas(path: str | Path) -> Atlas:
     """Open the atlas of a folder that `scan` wrote."""
     folder = Path(path)
-    store = folder if (folder / "zarr.json").is_file() else folder / "atlas.zarr"
+    store = folder if _holds_store(folder) else folder / "atlas.zarr"
     if not folder.exists():
         raise ArmillaryError(f"there is no folder {path}: an atlas is what `armillary scan MODEL --out {path}` writes")
-    if not (store / "zarr.json").is_file():
+    if not _holds_store(store):
         if (folder / "scan.json").is_file():
             raise ArmillaryError(f"the scan in {path} is not finished: armillary scan ... --out {path} --resume")
         raise ArmillaryError(f"{path} is not an atlas: an atlas is what `armillary scan MODEL --out DIR` writes")
@@ -195,5 +227,12 @@ def open_atlas(path: str | Path) -> Atlas:
         raise ArmillaryError(
             f"{store} has format version {version}; this Armillary reads up to {FORMAT_VERSION}: update Armillary"
         )
+    if version > 1 and atlas.manifest is None:
+        raise ArmillaryError(damage_sentence(store, PLACE, "missing"))
     check_attributes(atlas.attrs, store)
     return atlas
+
+
+def _holds_store(folder: Path) -> bool:
+    """Whether an atlas is in this very folder, also if its first file is gone."""
+    return (folder / "zarr.json").is_file() or (folder / PLACE).is_file()

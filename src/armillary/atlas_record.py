@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from armillary.errors import ArmillaryError, brief
-from armillary.records import mismatch, read_record
+from armillary.records import mismatch, parse_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,9 +98,9 @@ class ArrayRecord(TypedDict):
     chunk_grid: dict[str, Any]
 
 
-def read_attributes(node: Path, shape: Any) -> dict[str, Any]:
-    """The attributes of a Zarr group, which have this shape."""
-    kept: dict[str, Any] = read_record(node / "zarr.json", dict[str, Any], REMEDY).get("attributes", {})
+def read_attributes(data: bytes, node: Path, shape: Any) -> dict[str, Any]:
+    """The attributes of a Zarr group from its zarr.json, which have this shape."""
+    kept: dict[str, Any] = parse_record(data, dict[str, Any], str(node / "zarr.json"), REMEDY).get("attributes", {})
     wrong = mismatch(kept, shape, "attributes")
     if wrong:
         raise ArmillaryError(f"{node / 'zarr.json'} is not what Armillary writes, {wrong}: {REMEDY}")

@@ -12,6 +12,7 @@ from jaxtyping import Num
 
 from armillary.atlas import FORMAT, FORMAT_VERSION, Atlas
 from armillary.errors import ArmillaryError
+from armillary.manifest import write_manifest
 from armillary.naming import title
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def write_atlas(
     _write_series(part, place.series(shards), len(kept))
     _write_samples(part, place.series(shards), description["settings"])
     write_tables(Atlas(part, at_hand))
+    write_manifest(part)
     part.replace(place.atlas)
 
 
@@ -203,8 +205,16 @@ def _new_array(group: Any, name: str, dims: tuple[str, ...], shape: tuple[int, .
         dtype=dtype,
         chunks=tuple(1 if dim == "layer" and large else max(1, n) for dim, n in zip(dims, shape, strict=True)),
         dimension_names=list(dims),
+        compressors=codecs(),
         fill_value=np.nan if np.issubdtype(dtype, np.floating) else 0,
     )
+
+
+def codecs(*, compressed: bool = True) -> list[Any]:
+    """How chunks are stored: Zstandard, then a CRC-32C that every reader of Zarr checks."""
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    return [*([ZstdCodec()] if compressed else []), Crc32cCodec()]
 
 
 def _write_samples(store: Path, series: "Iterable[dict[str, Tensor]]", settings: dict[str, Any]) -> None:
@@ -241,6 +251,7 @@ def _write_series(store: Path, series: "Iterable[dict[str, Tensor]]", sequences:
                     dtype=values.dtype,
                     chunks=(1 if values.nbytes >= LARGE else values.shape[0], max(1, values.shape[1]), values.shape[2]),
                     dimension_names=["layer", "sequence", "width"],
+                    compressors=codecs(),
                 )
             count = values.shape[1]
             root[name][:, start : start + count] = values  # type: ignore[index]

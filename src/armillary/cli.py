@@ -13,6 +13,7 @@ import typer
 from armillary import __version__
 from armillary.commands import (
     atlas,
+    check,
     convert,
     experiment,
     intervene,
@@ -73,6 +74,7 @@ for command in (
     report.report,
     view.view,
     merge.merge,
+    check.check,
     weights.weights,
     weights.gaussian,
     weights.localization,

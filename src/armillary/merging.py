@@ -12,7 +12,7 @@ from armillary.engines.engine import Engine
 from armillary.engines.scan_job import FIRST, ScanJob
 from armillary.errors import ArmillaryError
 from armillary.progress import Progress
-from armillary.records import mismatch, read_record
+from armillary.records import mismatch
 from armillary.running import FIRST_FILES, Run, read_blocks_of
 from armillary.settings import ScanSettings, settings_of
 from armillary.shards import Part, Plan, ScanFolder, disagreements, essential, plan
@@ -146,7 +146,7 @@ def _read_part(folder: Path) -> ScanPart:
     if not record.is_file():
         raise ArmillaryError(f"{folder} is no part of a scan: merge takes folders that `armillary scan --part` wrote")
     remedy = "scan this part again, with --overwrite"
-    description = read_record(record, dict[str, Any], remedy)
+    description = place.record(remedy)
     if "part" not in description:
         raise ArmillaryError(f"{folder} holds a scan that is no part of one: finish it with --resume")
     wrong = mismatch(description, PartRecord)

@@ -1,6 +1,6 @@
 """The folder of a scan while it runs: who owns it, what is finished, what can be trusted.
 
-OUT/scan.json            what is being scanned, and how
+OUT/scan.json            what is being scanned, and how, with its checksum
 OUT/work/shard-00003     the streams of a finished shard, with its checksum
 OUT/work/series-00003    a row for every sequence of that shard
 OUT/work/merged-00008    the streams of shards 0 to 7, merged in order; replaces their files
@@ -24,7 +24,6 @@ from armillary.files import (
     checksum_path,
     read_checked,
     remove_with_checksum,
-    write_atomically,
     write_with_checksum,
 )
 from armillary.folder_lock import FolderLock
@@ -158,13 +157,21 @@ class ScanFolder:
         elif any(path.name != "work" for path in self.out.iterdir()):
             raise ArmillaryError(f"{self.out} holds other files: choose a new or empty folder for --out")
         self.clear()  # files without a record belong to no scan
-        write_atomically(record, json.dumps(description, indent=1).encode())
+        write_with_checksum(record, [json.dumps(description, indent=1).encode()])
         return False
 
     def _differs(self, description: dict[str, Any]) -> list[str]:
         """What the scan that this folder holds does otherwise."""
-        before = read_record(self.out / "scan.json", dict[str, Any], "--overwrite starts anew")
+        before = self.record("--overwrite starts anew")
         return differences(essential(before), essential(description))
+
+    def record(self, remedy: str) -> dict[str, Any]:
+        """What scan.json says, checked where its checksum is there (a kill can come before it is)."""
+        path = self.out / "scan.json"
+        found: dict[str, Any] = read_record(path, dict[str, Any], remedy)
+        if checksum_path(path).is_file() and read_checked(path) is None:
+            raise ArmillaryError(f"{path} is damaged: put it back from a copy, or {remedy}")
+        return found
 
     def clear(self) -> None:
         """Remove all work, and the record last: a kill in between leaves nothing that could be taken for another's."""
@@ -173,7 +180,7 @@ class ScanFolder:
                 shutil.rmtree(path)
             elif path.name != "lock":
                 path.unlink()
-        (self.out / "scan.json").unlink(missing_ok=True)
+        remove_with_checksum(self.out / "scan.json")
 
     # finished work ------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from armillary.files import write_problem
 from armillary.identity import config_hash, fingerprint, folder_identity
 from armillary.lenses import products, spectral
 from armillary.lenses.effective import effective_product
+from armillary.manifest import write_manifest
 from armillary.naming import title
 from armillary.packing import Packed
 from armillary.progress import Progress
@@ -245,6 +246,7 @@ def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) ->
         ]
         write_group(part, "matrices", _matrix_arrays(kept), {"shapes": shapes})
     write_tables(Atlas(part))
+    write_manifest(part)
     part.replace(folder.atlas)
 
 

@@ -64,6 +64,8 @@ def write_tables(atlas: "Atlas") -> None:
     """Compute both tables and keep them in the store, so that they open at once."""
     import zarr
 
+    from armillary.atlas_writing import codecs
+
     root = zarr.open_group(atlas.path, mode="a")
     if "tables" in root:
         del root["tables"]
@@ -86,7 +88,7 @@ def write_tables(atlas: "Atlas") -> None:
             "values",
             data=values,
             chunks=tuple(max(1, n) for n in values.shape),
-            compressors=None,
+            compressors=codecs(compressed=False),
             dimension_names=["row", "column"],
             config={"write_empty_chunks": True},
         )

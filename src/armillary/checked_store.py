@@ -1,0 +1,89 @@
+"""A Zarr store that gives nothing unchecked: what an atlas's list of files says is there, and only that."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+from armillary.manifest import Manifest
+
+
+class CheckedStore(Store):
+    """The files of a Manifest, read-only. A chunk that is gone is an error here; Zarr alone would fill it up."""
+
+    supports_writes = False
+    supports_deletes = False
+    supports_partial_writes = False
+    supports_listing = True
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(read_only=True)
+        self.manifest = manifest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CheckedStore) and self.manifest == other.manifest
+
+    def __str__(self) -> str:
+        return f"file://{self.manifest.store.as_posix()}"
+
+    def with_read_only(self, read_only: bool = False) -> "CheckedStore":
+        return self
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        data = await asyncio.to_thread(self.manifest.read, key)
+        made = (prototype or default_buffer_prototype()).buffer
+        return None if data is None else made.from_bytes(_asked(data, byte_range))
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        return key in self.manifest.files
+
+    async def getsize(self, key: str) -> int:
+        return self.manifest.files[key][0]
+
+    async def list(self) -> AsyncIterator[str]:
+        for name in self.manifest.files:
+            yield name
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for name in self.manifest.files:
+            if name.startswith(prefix):
+                yield name
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        start = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+        inside = (name.removeprefix(start) for name in self.manifest.files if name.startswith(start))
+        for name in dict.fromkeys(rest.partition("/")[0] for rest in inside):
+            yield name
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+
+    async def set_partial_values(self, key_start_values: Any) -> None:
+        self._check_writable()
+
+
+def _asked(data: bytes, wanted: ByteRequest | None) -> bytes:
+    """The part of a file that was asked for; all of it was checked."""
+    if isinstance(wanted, RangeByteRequest):
+        return data[wanted.start : wanted.end]
+    if isinstance(wanted, OffsetByteRequest):
+        return data[wanted.offset :]
+    return data[-wanted.suffix :] if isinstance(wanted, SuffixByteRequest) else data
