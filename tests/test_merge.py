@@ -10,6 +10,7 @@ import torch
 
 import armillary as arm
 from armillary.anatomy.samples import sample_model
+from armillary.files import write_with_checksum
 from armillary.merging import merge
 from armillary.progress import Progress
 from armillary.scanning import scan_part
@@ -43,7 +44,7 @@ class TestMerge:
         ours, theirs = dict(whole.attrs), dict(merged.attrs)
         assert ours.pop("finished") <= theirs.pop("finished")
         assert ours == theirs
-        assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["atlas.zarr", "scan.json"]
+        assert sorted(path.name for path in (tmp_path / "a").glob("*[!6]")) == ["atlas.zarr", "scan.json"]
         assert all((place / str(number) / "work" / "blocks").exists() for number in (1, 2, 3))
 
     def test_an_interrupted_merge_goes_on(self, place: Path, tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ class TestRefusals:
         shutil.copytree(place / "1", tmp_path / "b")
         told = json.loads((tmp_path / "b" / "scan.json").read_text())
         del told["part"]
-        (tmp_path / "b" / "scan.json").write_text(json.dumps(told))
+        write_with_checksum(tmp_path / "b" / "scan.json", [json.dumps(told).encode()])
         with pytest.raises(arm.ArmillaryError, match="is no part of one: finish it with --resume"):
             merge([tmp_path / "b"], out=tmp_path / "a")
 

@@ -30,6 +30,7 @@ from armillary.lenses import gaussian, localization, rotary, spectral, tables
 from armillary.lenses.kinds import LayerKind
 from armillary.lenses.labels import LABELS
 from armillary.lenses.rotary import RecommendedP
+from armillary.manifest import write_manifest
 from armillary.report import definitions, page, report_html, sentences, write_report
 from armillary.report.dossiers import coarse, dossiers, packed_logits
 from browser import chromium, opened, violations
@@ -578,6 +579,7 @@ class TestEveryAtlas:
         words = json.loads(labels.read_text())
         words["attributes"]["words"]["label"][0] = HOSTILE
         labels.write_text(json.dumps(words))
+        write_manifest(folder / "atlas.zarr")
         path = write_report(folder)
         assert path == folder / "report.html"
         with opened(browser, path.as_uri()) as (view, complaints):

@@ -66,25 +66,37 @@ def _check_atlas(folder: Path, store: Path) -> Check:
         for name in names_in(store)
         if name not in manifest.files
     ]
-    return Check(str(folder), "atlas", len(manifest.files), found, not found, [])
+    beside = [] if store == folder else [path for path in _files(folder) if checksum_path(path).is_file()]
+    found += _changed(folder, beside) + _lost(folder)
+    return Check(str(folder), "atlas", len(manifest.files) + len(beside), found, not found, [])
 
 
 def _check_work(folder: Path) -> Check:
     """The record and the finished work; a file without a checksum was being written when the scan ended."""
-    work = folder / "work"
-    paths = [folder / "scan.json", *(path for path in sorted(work.glob("*")) if path.is_file() or path.is_symlink())]
-    ours = [
-        path for path in paths if path.name != "lock" and path.suffix != ".sha256" and not path.name.startswith(".")
-    ]
-    found, notes = [], []
-    for path in ours:
-        if not checksum_path(path).is_file():
-            notes.append(f"{path.name} has no checksum: it was being written when the scan ended")
-        elif read_checked(path) is None:
-            found.append(Damage(path.name.partition("-")[0], path.relative_to(folder).as_posix(), "changed"))
-    for path in paths:
-        if path.suffix == ".sha256" and not path.with_suffix("").exists() and path.name != "scan.json.sha256":
-            name = path.with_suffix("").relative_to(folder).as_posix()
-            found.append(Damage(path.stem.partition("-")[0], name, "missing"))
+    ours = [*_files(folder), *_files(folder / "work")]
+    unsure = [path for path in ours if not checksum_path(path).is_file()]
+    notes = [f"{path.name} has no checksum: it was being written when the scan ended" for path in unsure]
+    found = _changed(folder, [path for path in ours if path not in unsure])
+    found += _lost(folder) + _lost(folder / "work")
     notes += ["the scan goes on with --resume, which computes damaged work again"] if found else []
     return Check(str(folder), "unfinished scan, or a part of one", len(ours), found, not found, notes)
+
+
+def _files(folder: Path) -> list[Path]:
+    """What is kept with a checksum beside it, or will be."""
+    found = (path for path in sorted(folder.glob("*")) if path.is_file() or path.is_symlink())
+    return [path for path in found if path.suffix != ".sha256" and path.name != "lock" and path.name[0] != "."]
+
+
+def _changed(folder: Path, paths: list[Path]) -> list[Damage]:
+    return [
+        Damage(path.stem.partition("-")[0], path.relative_to(folder).as_posix(), "changed")
+        for path in paths
+        if read_checked(path) is None
+    ]
+
+
+def _lost(folder: Path) -> list[Damage]:
+    """Files whose checksum is there, but not they themselves."""
+    alone = [path.with_suffix("") for path in sorted(folder.glob("*.sha256")) if not path.with_suffix("").exists()]
+    return [Damage(path.stem.partition("-")[0], path.name, "missing") for path in alone]

@@ -154,7 +154,7 @@ class ScanFolder:
                     "--overwrite starts anew, or choose another --out"
                 )
             return False
-        elif any(path.name != "work" for path in self.out.iterdir()):
+        elif any(path not in (self.work, checksum_path(record)) for path in self.out.iterdir()):
             raise ArmillaryError(f"{self.out} holds other files: choose a new or empty folder for --out")
         self.clear()  # files without a record belong to no scan
         write_with_checksum(record, [json.dumps(description, indent=1).encode()])

@@ -15,12 +15,8 @@ def check(folder: Folder, as_json: AsJson = False) -> None:
     if as_json:
         print_json(asdict(found))
     else:
-        if found.damage:
-            import pandas as pd
-
-            from armillary import tables
-
-            tables.show(pd.DataFrame([asdict(one) for one in found.damage]), title=f"Damaged in {folder}")
+        for damage in found.damage:
+            typer.echo(f"{damage.array}: {damage.file} ({damage.what})")
         for note in found.notes:
             typer.echo(note)
         if found.whole:
