@@ -23,6 +23,7 @@ from armillary.dossier import dossier
 from armillary.errors import ArmillaryError
 from armillary.experiments import page, results
 from armillary.files import write_with_checksum
+from armillary.manifest import write_manifest
 from armillary.merging import read_parts
 from armillary.records import mismatch
 from armillary.report import report_html
@@ -137,14 +138,14 @@ class TestScan:
         path = part / "scan.json"
         whole = path.read_bytes()
         record = json.loads(whole)
-        path.write_bytes(changed(record, chosen))
+        write_with_checksum(path, [changed(record, chosen)])
         works_or_tells(lambda: read_parts([part]))
         works_or_tells(lambda: ScanFolder(part)._differs(record))
-        path.write_bytes(whole)
+        write_with_checksum(path, [whole])
 
     def test_scan_json_that_is_none(self, part: Path) -> None:
-        spoil(part / "scan.json", lambda: read_parts([part]))
-        spoil(part / "scan.json", lambda: ScanFolder(part)._differs({}))
+        spoil(part / "scan.json", lambda: read_parts([part]), sign)
+        spoil(part / "scan.json", lambda: ScanFolder(part)._differs({}), sign)
 
     def test_a_part_of_more_sequences_than_there_are_atoms_answers_at_once(self, part: Path) -> None:
         path = part / "scan.json"
@@ -152,16 +153,16 @@ class TestScan:
         record = json.loads(whole)
         for count in (10**12, 10**18):
             record["settings"]["sequences"] = count
-            path.write_text(json.dumps(record))
+            write_with_checksum(path, [json.dumps(record).encode()])
             said = works_or_tells(lambda: read_parts([part]))
             assert "is not finished, or was damaged: shards 2 to" in said
             record["part"] = {"number": 2, "of": 10**11}
-            path.write_text(json.dumps(record))
+            write_with_checksum(path, [json.dumps(record).encode()])
             assert "are in none of these folders: part 1/100000000000, 3/100000000000" in works_or_tells(
                 lambda: read_parts([part])
             )
             record["part"] = {"number": 1, "of": 1}
-        path.write_bytes(whole)
+        write_with_checksum(path, [whole])
 
     @OFTEN
     @given(chosen=changes())
@@ -346,7 +347,7 @@ class TestCorpus:
 
 
 class TestAtlas:
-    """zarr.json changed, whatever guards its bytes: readers are asked directly."""
+    """zarr.json changed, and the checksums made to fit."""
 
     @pytest.fixture
     def store(self, atlases: Atlases, tmp_path: Path) -> Path:
@@ -366,22 +367,25 @@ class TestAtlas:
     @settings(OFTEN, max_examples=40)
     @given(chosen=changes(), name=st.sampled_from(["", "tables/heads", "tables/layers", "tables/heads/values"]))
     def test_metadata(self, store: Path, chosen: list[Change], name: str) -> None:
-        self.change(store / name / "zarr.json", chosen, lambda: self.read(store))
+        self.change(store, name, chosen, lambda: self.read(store))
 
     @settings(OFTEN, max_examples=6)
     @given(chosen=changes())
     def test_metadata_in_a_report(self, store: Path, chosen: list[Change]) -> None:
-        self.change(store / "zarr.json", chosen, lambda: self.read(store, report=True))
+        self.change(store, "", chosen, lambda: self.read(store, report=True))
 
-    def change(self, path: Path, chosen: list[Change], use: Callable[[], object]) -> None:
+    def change(self, store: Path, name: str, chosen: list[Change], use: Callable[[], object]) -> None:
+        path = store / name / "zarr.json"
         whole = path.read_bytes()
         path.write_bytes(changed(json.loads(whole), chosen))
+        write_manifest(store)
         works_or_tells(use)
         path.write_bytes(whole)
+        write_manifest(store)
 
     @pytest.mark.parametrize("name", ["", "tables/heads", "tables/heads/values", "patterns"])
     def test_metadata_that_is_none(self, store: Path, name: str) -> None:
-        spoil(store / name / "zarr.json", lambda: self.read(store))
+        spoil(store / name / "zarr.json", lambda: self.read(store), lambda path: write_manifest(store))
 
 
 @pytest.mark.parametrize(

@@ -196,10 +196,10 @@ def _plain_array(atlas: Atlas, name: str) -> Any:
         and about["codecs"][1:] in ([], crc)
         and about["chunk_grid"].get("configuration") == {"chunk_shape": about["shape"]}
     )
-    if is_plain and atlas.manifest is not None:
-        numbers = atlas.read(f"{name}/c/0/0")  # checked, so the four bytes of the CRC at its end are not needed
-        return np.frombuffer(numbers, "<f8", math.prod(about["shape"])).reshape(about["shape"]).copy()
     try:
+        if is_plain and atlas.manifest is not None:
+            numbers = atlas.read(f"{name}/c/0/0")  # checked, so the four bytes of the CRC at its end are not needed
+            return np.frombuffer(numbers, "<f8", math.prod(about["shape"])).reshape(about["shape"]).copy()
         import zarr
 
         return np.asarray(zarr.open_array(atlas._store, path=name, mode="r")[...], dtype=np.float64)
