@@ -21,6 +21,7 @@ from armillary.lenses import rotary as lens
 from armillary.lenses.kinds import kind_table, kinds_of, layer_kinds, spans
 from armillary.report import report_html
 from armillary.report.anatomy import local_and_global, sentences_of
+from armillary.report.sentences import stands_out
 from armillary.sweeping import block_loss, sweep
 from conftest import FAMILY_TOKENS, Atlases
 
@@ -196,6 +197,19 @@ class TestAnatomy:
             "of 4 induction heads all are in global layers."
         )
         assert local_and_global(table[table["kind"] == "window"]) == ""
+
+    def test_the_first_screen_tells_the_kinds_apart(self, gemma: Atlas) -> None:
+        window, everywhere = (kind for kind, _ in lens.recommended_by_kind(gemma))
+        best = [lens.RecommendedP(p, kept, 6, 0.004, "0.0", 0.1) for p, kept in ((0.5, 3), (1 / 3, 2))]
+        found = stands_out(gemma.heads, gemma.layers, [(window, best[0]), (everywhere, best[1])])
+        assert found.text.endswith(
+            "in the window layers (base 1,000) the slowest 3 of 6 rotary frequencies could stop turning and change the "
+            "logits by 0.4\u00a0%, in the global layers (base 100,000, linear) the slowest 4 of 6, by 0.4\u00a0%."
+        )
+        none = lens.RecommendedP(1.0, 6, 6, 0.0, "0.0", 0.0)
+        said = stands_out(gemma.heads, gemma.layers, [(window, none), (everywhere, best[1])]).text
+        assert "none of 6 rotary frequencies could stop turning cheaply, in the global" in said
+        assert said.endswith("could stop turning and change the logits by 0.4\u00a0%.")
 
     def test_spans(self) -> None:
         assert spans([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"

@@ -25,7 +25,7 @@ from armillary.anatomy.samples import sample_model
 from armillary.atlas import Atlas
 from armillary.cli import app, main
 from armillary.comparison import compare
-from armillary.figures.heads import LABEL_COLOURS
+from armillary.figures.head_map import LABEL_COLOURS
 from armillary.lenses import gaussian, localization, rotary, spectral, tables
 from armillary.lenses.kinds import LayerKind
 from armillary.lenses.labels import LABELS

@@ -1,6 +1,7 @@
 """Lens results as Plotly figures. A figure never computes: what it shows comes from a lens."""
 
 from armillary.figures.constituents import argmax_map, constituents, dissection
+from armillary.figures.head_map import measure_map
 from armillary.figures.heads import (
     constituent_bars,
     head_frequencies,
@@ -8,7 +9,6 @@ from armillary.figures.heads import (
     head_rho,
     head_spectrum,
     mean_logits,
-    measure_map,
     pattern_bars,
 )
 from armillary.figures.maps import attention_maps

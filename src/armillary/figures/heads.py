@@ -1,4 +1,4 @@
-"""Pictures of one atlas's heads: a map of any measure over all of them, and the panels of one head's dossier.
+"""Pictures of one head: the panels of its dossier.
 
 A panel is drawn from a few arrays. `arrays` reads them for one head or for all; a trace's `meta` names the array that
 each of its fields came from, so that a page can draw any head from one template and the arrays alone.
@@ -6,40 +6,21 @@ each of its fields came from, so that a page can draw any head from one template
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from jaxtyping import Float, Int, Num
+from jaxtyping import Int, Num
 from plotly.subplots import make_subplots
 
-from armillary.figures.localization import COLOURS as REGIME_COLOURS
 from armillary.figures.spectral import unit_spectra
 from armillary.figures.style import heat, styled
-from armillary.lenses.localization import data_spectra, weight_spectra
+from armillary.lenses.localization import rho_curves
 from armillary.lenses.rotary import frequency_arrays, turns_at_all
-from armillary.theory.localization import Spectrum, exact_rho
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
-
-LABEL_COLOURS = {
-    "self": "#0072B2",
-    "previous": "#56B4E9",
-    "next": "#332288",
-    "local": "#009E73",
-    "first-token": "#D55E00",
-    "induction": "#CC79A7",
-    "duplicate": "#882255",
-    "matching": "#E69F00",
-    "preference": "#AA4499",
-    "content": "#DDCC77",
-    "broad": "#F0E442",
-    "mixed": "#999999",
-}
-"""One colour per label everywhere (after Okabe and Ito: told apart by colour-blind readers too)."""
 
 PART_COLOURS = {
     "rotated mean": "#0072B2",
@@ -81,74 +62,6 @@ MOST_LAGS = 96
 """Distances are shown one by one up to 64, then in growing steps, about so many in all."""
 
 Arrays = dict[str, Num[np.ndarray, "..."]]
-
-
-# over all heads ---------------------------------------------------------------------------------------------------
-
-
-def measure_map(heads: pd.DataFrame, measure: str) -> go.Figure:
-    """Layers downwards, heads across, coloured by a measure: a number, or a word with a legend; blank where missing."""
-    grid = heads.pivot(index="layer", columns="head", values=measure)
-    x, y = grid.columns.to_numpy(int), grid.index.to_numpy(int)
-    figure = go.Figure()
-    if pd.api.types.is_numeric_dtype(heads[measure]):
-        values = grid.to_numpy(float, na_value=np.nan)
-        signed = bool(np.nanmin(values, initial=0.0) < 0)
-        hover = f"layer %{{y}}, head %{{x}}<br>{escape(measure)} %{{z:.4g}}<extra></extra>"
-        bar = dict(thickness=10, outlinewidth=0)
-        figure.add_trace(heat(values, signed=signed, x=x, y=y, xgap=1, ygap=1, colorbar=bar, hovertemplate=hover))
-    else:
-        _add_words(figure, grid, measure)
-    figure.update_xaxes(title="head", dtick=max(1, len(x) // 8), showgrid=False, zeroline=False)
-    figure.update_yaxes(title="layer", dtick=max(1, len(y) // 8), showgrid=False, zeroline=False, autorange="reversed")
-    return styled(figure, f"{escape(measure)} of every head", height=map_height(len(y)))
-
-
-AROUND = 160
-"""Pixels of a map that are no cells: axes, a legend, margins."""
-LETTER = 12
-"""A cell must be so many pixels high to hold letters; a page that draws a map smaller leaves them out."""
-
-
-def map_height(layers: int) -> int:
-    """Pixels of a map of so many layers: 26 for each, at many layers 16, at very many what is left of 1600."""
-    return max(300, min(26 * layers + AROUND, max(620, min(1600, 16 * layers + AROUND))))
-
-
-def _add_words(figure: go.Figure, grid: pd.DataFrame, measure: str) -> None:
-    """A trace per word, so that the legend names the colours and can hide a word; initials where there is room.
-
-    Hovering tells the word whether or not its letters are shown.
-    """
-    room = grid.shape[1] <= 16 and (map_height(len(grid)) - AROUND) / max(1, len(grid)) >= LETTER
-    colours = {**LABEL_COLOURS, **REGIME_COLOURS}
-    found = [str(word) for word in pd.unique(grid.to_numpy().ravel()) if pd.notna(word)]
-    known = [word for word in colours if word in found]
-    for word in [*known, *sorted(set(found) - set(known))]:
-        there = (grid == word).to_numpy(bool, na_value=False)
-        colour = colours.get(word, "#444444")
-        written = dict(text=np.where(there, escape(word[:2]), ""), texttemplate="%{text}") if room else {}
-        figure.add_heatmap(
-            z=np.where(there, 1.0, np.nan),
-            x=grid.columns.to_numpy(int),
-            y=grid.index.to_numpy(int),
-            xgap=1,
-            ygap=1,
-            colorscale=[[0, colour], [1, colour]],
-            showscale=False,
-            showlegend=True,
-            name=escape(word),
-            hovertemplate=f"layer %{{y}}, head %{{x}}<br>{escape(measure)}: {escape(word)}<extra></extra>",
-            textfont=dict(color=ink_on(colour), size=10),
-            **written,
-        )
-    figure.update_layout(legend=dict(orientation="h", y=1.02, yanchor="bottom", x=0))
-
-
-def ink_on(colour: str) -> str:
-    """Black or white, whichever is read better on a colour written as #rrggbb."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return "#000000" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 > 0.18 else "#ffffff"
 
 
 # one head: from its row of the table ------------------------------------------------------------------------------
@@ -400,31 +313,11 @@ def rho_arrays(atlas: "Atlas", layer: int | None = None, head: int | None = None
     """place (oldest key 0, newest 1); rho_observed, rho_predicted, rho_predicted_data: (layer, head, place)."""
     if not atlas.has("attention") or "rho" not in atlas.group("attention"):
         return None
-    attention = atlas.group("attention")
-    observed, keys = attention["rho"].to_numpy(), attention["rho_keys"].to_numpy()
-    causal = np.array([described["causal"] for described in atlas.attrs["anatomy"]["layers"]])
-    places = (np.arange(observed.shape[-1]) + 0.5) / observed.shape[-1]
-    spectra: dict[str, list[Spectrum]] = {}
-    if atlas.has("spectral"):
-        spectra["rho_predicted"] = weight_spectra(atlas)
-    if atlas.has("pairs"):
-        spectra["rho_predicted_data"] = data_spectra(atlas)
+    curves = rho_curves(atlas)
     at = _at(layer, head)
-    chosen = np.arange(keys.size).reshape(keys.shape)[at["layer"], at["head"]]
-    seen = np.where(causal[:, None, None], observed, np.nan)[at["layer"], at["head"]]
-    found = {"place": places, "rho_observed": seen}
-    for name, each in spectra.items():
-        curves = [_rho_at(each[i], float(keys.flat[i]), places) for i in np.ravel(chosen)]
-        found[name] = np.array(curves).reshape(*np.shape(chosen), len(places))
-    return found
-
-
-def _rho_at(spectrum: Spectrum, keys: float, places: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
-    """The exact law of a text of so many keys, at these places; missing where no rows were seen."""
-    if not np.isfinite(keys):
-        return np.full(len(places), np.nan)
-    rho = exact_rho(spectrum, max(2, round(keys)))
-    return np.asarray(np.interp(places, (np.arange(len(rho)) + 0.5) / len(rho), rho))
+    count = curves["observed"].shape[-1]
+    found = {f"rho_{name}": values[at["layer"], at["head"]] for name, values in curves.items()}
+    return {"place": (np.arange(count) + 0.5) / count, **found}
 
 
 def _draw_rho(head: Arrays) -> go.Figure:

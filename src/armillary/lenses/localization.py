@@ -111,12 +111,12 @@ def propagation_table(atlas: "Atlas") -> pd.DataFrame:
 
 
 def rho_curves(atlas: "Atlas") -> dict[str, Float[np.ndarray, "layer head place"]]:
-    """rho by place: observed (missing in heads that are not causal), predicted, and predicted_data where steps are."""
+    """rho by place: observed (missing in heads that are not causal), predicted and predicted_data where they can be."""
     found = atlas.group("attention")
     seen, keys = found["rho"].to_numpy(), found["rho_keys"].to_numpy().reshape(-1)
     causal = np.array([bool(layer["causal"]) for layer in atlas.attrs["anatomy"]["layers"]])
     curves = {"observed": np.where(causal[:, None, None], seen, np.nan)}
-    spectra = {"predicted": weight_spectra(atlas)}
+    spectra = {"predicted": weight_spectra(atlas)} if atlas.has("spectral") else {}
     if atlas.has("pairs"):
         spectra["predicted_data"] = data_spectra(atlas)
     places = _places(seen.shape[-1])

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from armillary.comparison import Comparison, compare
-from armillary.figures.heads import LABEL_COLOURS, measure_map
+from armillary.figures.head_map import LABEL_COLOURS, measure_map
 from armillary.naming import corpus_title
 from armillary.report import pictures, sentences
 from armillary.report.page import Block, Card, Grid, HeadMap, Page, Pairs, Picture, Section, Words

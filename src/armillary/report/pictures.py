@@ -10,7 +10,8 @@ from jaxtyping import Float
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from armillary.figures.heads import PART_COLOURS, measure_map
+from armillary.figures.head_map import measure_map
+from armillary.figures.heads import PART_COLOURS
 from armillary.figures.spectral import median, typical_spectrum
 from armillary.figures.style import styled
 from armillary.lenses.kinds import LayerKind

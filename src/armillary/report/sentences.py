@@ -252,7 +252,12 @@ def stands_out(
             top = heads[heads[column] == heads[column].max()]
             clauses.append(f"{said} is {shown(column, float(heads[column].max()))} ({_which(write, column, top)})")
     if rotary:
-        clauses += [_still(write, best, "" if kind.alone else f"in the {kind.name}") for kind, best in rotary]
+        said_once = 1 < rotary[0][1].frequencies > rotary[0][1].kept
+        told = [
+            _still(write, best, "" if kind.alone else f"in the {kind.name}", again=i > 0 and said_once)
+            for i, (kind, best) in enumerate(rotary)
+        ]
+        clauses.append(", ".join(told))
     elif known(layers, "dct_energy_10") and len(layers) > 1:
         smooth = float(layers["dct_energy_10"].iloc[1:].median())
         lowest = write.percent("smooth", smooth)
@@ -278,7 +283,8 @@ def _which(write: _Writer, name: str, top: pd.DataFrame) -> str:
     )
 
 
-def _still(write: _Writer, rotary: RecommendedP, where: str) -> str:
+def _still(write: _Writer, rotary: RecommendedP, where: str, again: bool = False) -> str:
+    """How many frequencies could stop turning; `again` where the clause before said it of other layers."""
     still = rotary.frequencies - rotary.kept
     place = f"{write.word(f'place {where}', where)} " if where else ""
     if rotary.frequencies == 1:
@@ -290,6 +296,8 @@ def _still(write: _Writer, rotary: RecommendedP, where: str) -> str:
         return f"{place}none {of} could stop turning cheaply"
     cost = f"{100 * rotary.cost:.1f}\u00a0%"
     write.facts[f"cost {where}".strip()] = float(rotary.cost)
+    if again:
+        return f"{place}the slowest {stop} of {rotary.frequencies}, by {cost}"
     return f"{place}the slowest {stop} {of} could stop turning and change the logits by {cost}"
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from armillary.figures.heads import LABEL_COLOURS, measure_map
+from armillary.figures.head_map import LABEL_COLOURS, measure_map
 from armillary.lenses import rotary as rotary_lens
 from armillary.naming import corpus_title, recorded_title
 from armillary.report import pictures, sentences

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from armillary.errors import ArmillaryError
-from armillary.figures.heads import LABEL_COLOURS, ink_on
+from armillary.figures.head_map import LABEL_COLOURS, ink_on
 from armillary.figures.localization import COLOURS as REGIME_COLOURS
 from armillary.naming import corpus_title, recorded_title
 from armillary.report.definitions import definition
