@@ -17,15 +17,22 @@ class PositionRecord(TypedDict):
 
     kind: str
     frequencies: NotRequired[list[float]]
+    base: NotRequired[float]
+    scaling: NotRequired[str]
+    layout: NotRequired[str]
 
 
 class LayerRecord(TypedDict):
-    """What is read of a layer's anatomy."""
+    """What is read of a layer's anatomy; scale and causal are null where no adapter knows the family."""
 
     heads: int
     kv_heads: int
     head_width: int
-    scale: float
+    scale: float | None
+    causal: bool | None
+    window: int | None
+    softcap: NotRequired[float | None]
+    sinks: bool
     position: PositionRecord | None
     clip_qkv: NotRequired[float | None]
 
@@ -47,6 +54,7 @@ class ScannedModel(TypedDict):
     weights: str
     dtype: NotRequired[str]
     family: NotRequired[str | None]
+    title: NotRequired[str]
 
 
 class ScannedText(TypedDict):
