@@ -334,4 +334,5 @@ class TestStockProportional:
             assert ours.count_nonzero() == kept
             assert theirs.count_nonzero() == int(p * width // 2)
             shared = int(theirs.count_nonzero())
-            assert torch.equal(ours[:shared], theirs[:shared])
+            # the last bit of a power depends on the vector unit that computes a row of that many numbers
+            torch.testing.assert_close(ours[:shared], theirs[:shared], rtol=2e-7, atol=0)
