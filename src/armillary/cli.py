@@ -32,6 +32,7 @@ from armillary.commands import (
 from armillary.commands.command import Command
 from armillary.errors import ArmillaryError
 from armillary.quiet import VERBOSE
+from armillary.waiting import wait_asleep
 
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises; Typer carries a copy of Click in newer versions and imports it in older ones."""
@@ -96,6 +97,7 @@ app.add_typer(experiment.experiment, name="experiment")
 
 def main() -> None:
     """The program: a user's mistake is one sentence on standard error and exit code 2."""
+    wait_asleep(os.environ)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _ended)
     if not sys.stderr.isatty():

@@ -38,6 +38,10 @@ USES = {
 """What a head with this label should need, and what it should not: names of REMOVALS."""
 
 
+AT_ONCE = 1_000_000
+"""So many logits are made float64 at once, in memory that is used again: fresh pages cost more than the losses."""
+
+
 def uses(label: str) -> tuple[str, str] | None:
     """What a head with this label should need, and what it should not; None where a label says nothing of it."""
     return USES.get(label)
@@ -196,10 +200,11 @@ class _Batch:
 
     def _losses(self, computed: Any, ids: Int[Tensor, "block token"]) -> Float[np.ndarray, "block"]:
         """Mean loss of the tokens that follow row `first` and later ones, of every block."""
-        each = [
-            cross_entropy(logits[self.first : -1].double(), following[self.first + 1 :])
-            for logits, following in zip(computed.logits, ids, strict=True)
-        ]
+        rows = max(1, AT_ONCE // computed.logits.shape[-1])
+        each = []
+        for logits, following in zip(computed.logits[:, self.first : -1], ids[:, self.first + 1 :], strict=True):
+            parts = zip(logits.split(rows), following.split(rows), strict=True)
+            each.append(torch.cat([cross_entropy(a.double(), b, reduction="none") for a, b in parts]).mean())
         return torch.stack(each).cpu().numpy()
 
 
