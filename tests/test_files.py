@@ -15,10 +15,12 @@ import pytest
 import armillary as arm
 from armillary import files
 from armillary.experiments import results
-from armillary.experiments.experiment import Experiment, Outcome, Settings
+from armillary.experiments.experiment import Outcome, Settings, experiments
 from armillary.files import remove_leftovers, whole_folder, write_atomically, write_with_checksum
 from armillary.folder_lock import FolderLock
 from armillary.interventions import scaled
+
+NAME = "song-measures"
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -145,9 +147,7 @@ class TestFolders:
 class TestExperiments:
     """The result that is there goes only when the new one takes its place."""
 
-    EXPERIMENT = Experiment(
-        "song-test", "Song", "Table 0", "Does it hold?", lambda settings: Outcome({}, {}, []), 0.1, ""
-    )
+    EXPERIMENT = experiments()[NAME]
 
     def write(self, out: Path, number: float) -> results.Result:
         outcome = Outcome(claims=[], tables={"t": pd.DataFrame({"x": [number]})}, figures={}, learned=[])
@@ -173,7 +173,7 @@ class TestExperiments:
             self.write(tmp_path, 2.0)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-        assert results.read(tmp_path / "song-test").table("t")["x"].tolist() == [1.0]
+        assert results.read(tmp_path / NAME).table("t")["x"].tolist() == [1.0]
         assert self.write(tmp_path, 3.0).table("t")["x"].tolist() == [3.0]
 
     def test_a_result_that_cannot_be_written_leaves_the_old_one(
@@ -186,8 +186,8 @@ class TestExperiments:
         monkeypatch.setattr(results, "write_atomically", full)
         with pytest.raises(arm.ArmillaryError, match="no space"):
             self.write(tmp_path, 2.0)
-        assert results.read(tmp_path / "song-test").table("t")["x"].tolist() == [1.0]
-        assert [path.name for path in tmp_path.iterdir()] == ["song-test"]
+        assert results.read(tmp_path / NAME).table("t")["x"].tolist() == [1.0]
+        assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
 
 def test_a_folder_lock_leaves_no_empty_folders(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from armillary.anatomy.checkpoint import INDEX, expanded
 from armillary.anatomy.folder import indexed_files, refuse_special_files
 from armillary.anatomy.whole import in_one_line, some
 from armillary.errors import ArmillaryError
-from armillary.files import write_problem
+from armillary.files import write_atomically, write_problem
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".safetensors", ".gguf", ".index.json")
@@ -93,7 +93,7 @@ def _write_shards(pickles: list[Path], work: Path) -> None:
             os.fsync(file.fileno())
     if len(pickles) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
-        (work / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        write_atomically(work / INDEX, (json.dumps(index, indent=2) + "\n").encode())
 
 
 def _tensors(pickle: Path) -> dict[str, Tensor]:

@@ -248,6 +248,7 @@ class DocumentsRecord(TypedDict):
     by_document: bool
     notes: list[str]
     sources: list[dict[str, Any]]
+    token_names: dict[str, str]
 
 
 def write_blocks(place: ScanFolder, blocks: Blocks, first: int, last: int) -> None:
