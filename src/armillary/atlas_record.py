@@ -1,7 +1,7 @@
 """What the metadata of an atlas must look like: its shape is checked when it is read, once for all who use it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from armillary.errors import ArmillaryError, brief
 from armillary.records import mismatch, parse_record
@@ -75,6 +75,36 @@ class KeptSettings(TypedDict):
     second_pass: NotRequired[int]
 
 
+class SourceRecord(TypedDict):
+    """What was read of a source."""
+
+    source: str
+    read: bool
+    files_read: int
+    bytes: int
+    sha256: str | None
+
+
+class TextRecord(TypedDict):
+    """Where the text comes from, and the longest that the model was made for."""
+
+    sources: list[SourceRecord]
+    made_for: int | None
+    longer_than_made_for: bool
+
+
+class LossRecord(TypedDict):
+    """How well the model predicts the text (text_loss.summary)."""
+
+    chosen: Literal["with_begin", "without_begin"]
+    with_begin: float | int | None
+    without_begin: float | int | None
+    begin_se: float | int | None
+    unigram: float | int | None
+    unigram_se: float | int | None
+    uniform: float | int | None
+
+
 class AtlasRecord(TypedDict):
     """The attributes of atlas.zarr."""
 
@@ -83,6 +113,8 @@ class AtlasRecord(TypedDict):
     settings: KeptSettings
     anatomy: AnatomyRecord
     versions: dict[str, str]
+    text: NotRequired[TextRecord]
+    loss: NotRequired[LossRecord | None]
     notes: NotRequired[list[str]]
     skipped_blocks: NotRequired[list[int]]
 

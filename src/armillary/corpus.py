@@ -33,6 +33,10 @@ class Blocks:
     sources: tuple[dict[str, Any], ...] = ()
     """What was read of each source: Source.record."""
     token_names: dict[str, str] = field(default_factory=dict)
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    begin: int | None = None
+    """Special tokens before and after the text of every block, and the one that `bos` always would put before it."""
 
     @property
     def sha256(self) -> str:
@@ -94,7 +98,17 @@ def read_blocks(
     document = np.array([order.index(owner) for owner in owners], dtype=np.int64)
     records = [source.record() for source in opened]
     notes = [*skipped.notes(), *_unread(records, sequences)]
-    return Blocks(tokens, document, tuple(order), by_document, tuple(notes), tuple(records))
+    return Blocks(
+        tokens,
+        document,
+        tuple(order),
+        by_document,
+        tuple(notes),
+        tuple(records),
+        before=tuple(before),
+        after=tuple(after),
+        begin=begin_token(tokenizer),
+    )
 
 
 def check_corpus(sources: str | Path | Sequence[str | Path]) -> None:
@@ -148,7 +162,7 @@ def special_tokens(tokenizer: Any, bos: Bos) -> tuple[list[int], list[int]]:
     if bos == "never":
         return [], []
     if bos == "always":
-        first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+        first = begin_token(tokenizer)
         if first is None:
             raise ArmillaryError("--bos always, but this tokenizer has no token that begins a text: use auto or never")
         return [first], []
@@ -158,6 +172,12 @@ def special_tokens(tokenizer: Any, bos: Bos) -> tuple[list[int], list[int]]:
         if whole[start : start + len(plain)] == plain:
             return whole[:start], whole[start + len(plain) :]
     return [], []
+
+
+def begin_token(tokenizer: Any) -> int | None:
+    """The token that a text can begin with, whether or not the tokenizer puts it there."""
+    found = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.cls_token_id
+    return None if found is None else int(found)
 
 
 Tokenised = Iterator[tuple[str, list[int]]]

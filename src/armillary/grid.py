@@ -3,6 +3,8 @@
 Rich would fold every cell, numbers too, and takes a second for a thousand rows; it is asked only where texts are long.
 """
 
+import os
+import sys
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -38,10 +40,12 @@ def width_of(text: str) -> int:
 
 def print_columns(out: Console, columns: list[Column], title: str = "") -> None:
     """All columns if they fit; else, where there is prose, folded; else as many as fit, and the names of the others."""
+    width = out.width if out.is_terminal or "COLUMNS" in os.environ else sys.maxsize  # a file has room for all
     lines, left_out = fitted(columns, out.width), 0
     if lines is None and any(column.width > PROSE for column in columns):
         out.print(folded(columns, title))
         return
+    lines = lines or fitted(columns, width)
     while lines is None and left_out < len(columns):
         left_out += 1
         lines = fitted(columns[:-left_out], out.width)

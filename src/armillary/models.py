@@ -19,6 +19,7 @@ from armillary.errors import ArmillaryError
 from armillary.identity import config_hash, fingerprint
 from armillary.quiet import quiet
 from armillary.temporary import temporary_folder
+from armillary.tokenizer_flags import honour_config, honour_gguf
 
 WhenNotFinite = Literal["refuse", "allow"]
 OF_THE_CONFIG = ("revision", "subfolder", "gguf_file", "token", "cache_dir", "local_files_only")
@@ -178,6 +179,10 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
         raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error
     if nothing:
         raise ArmillaryError(f"{source} has no tokenizer: text needs one; tokens or builtin:random do not")
+    if packed is None:
+        honour_config(tokenizer, str(place))
+    else:
+        honour_gguf(tokenizer, packed)
     return tokenizer
 
 

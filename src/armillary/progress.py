@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as RichProgress
 
 from armillary.engines.engine import Worker
+from armillary.lines import Lines, is_terminal
 from armillary.shards import Shard
 
 SHOWN_WORKERS = 4
@@ -36,6 +37,9 @@ class Progress:
     def shard_done(self, shard: Shard) -> None:
         """A shard is finished, on disk and merged."""
 
+    def shard_saved(self, shard: Shard) -> None:
+        """A shard, of any round, is on disk."""
+
     def note(self, sentence: str) -> None:
         """Something that a person should know."""
 
@@ -60,6 +64,59 @@ class Rates:
             return f"per worker {', '.join(rates)}"
         each = sorted(tokens / passed for tokens in self._tokens.values())
         return f"{len(rates)} workers, each {each[0]:,.0f} to {each[-1]:,.0f}"
+
+
+class ScanLines(Progress):
+    """The same for a log: plain lines on standard error."""
+
+    def __init__(self) -> None:
+        self._lines = Lines("scanning", "tokens")
+        self._rates = Rates()
+        self._shards = self._saved = self._each = 0
+
+    def __enter__(self) -> "ScanLines":
+        self._lines.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.__exit__(kind, error, trace)
+
+    def begin(self, shards: int, finished: int, tokens: int) -> None:
+        self._each, self._rates = tokens // max(1, shards), Rates()
+        self._shards, self._saved = shards, finished
+        self._lines.begin(tokens, self._each * finished, f" in {shards} shard{'' if shards == 1 else 's'}")
+        self._tell()
+
+    def _tell(self) -> None:
+        saved = f"{self._saved} of {self._shards} shards saved"
+        self._lines.also = ", ".join(filter(None, (saved, self._rates.words())))
+
+    def batch_done(self, tokens: int) -> None:
+        self._lines.advance(tokens)
+        self._tell()
+
+    def worker_batch(self, worker: Worker, tokens: int) -> None:
+        self._rates.add(worker, tokens)
+
+    def batches_lost(self, tokens: int) -> None:
+        self._lines.advance(-tokens)
+
+    def found(self, shard: Shard) -> None:
+        self._lines.advance(self._each)
+
+    def shard_saved(self, shard: Shard) -> None:
+        self._saved += 1
+        self._tell()
+
+    def note(self, sentence: str) -> None:
+        self._lines.say(sentence)
+
+
+def scan_progress() -> "ScanBar | ScanLines":
+    """A bar on a terminal, lines elsewhere."""
+    return ScanBar() if is_terminal() else ScanLines()
 
 
 class ScanBar(Progress):

@@ -5,6 +5,7 @@ import pickle
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from armillary import text_loss
 from armillary.anatomy.description import Anatomy
 from armillary.atlas_writing import write_atlas
 from armillary.collector import new_streams
@@ -19,6 +21,7 @@ from armillary.corpus import Blocks
 from armillary.engines.driving import drive
 from armillary.engines.engine import Done, Engine, Task
 from armillary.engines.scan_job import FIRST, Facts, ShardBlocks, anatomy_through, further
+from armillary.engines.scan_job import text_loss as loss_of
 from armillary.errors import ArmillaryError, brief
 from armillary.files import read_checked, write_problem, write_with_checksum
 from armillary.packing import Data, Packed
@@ -111,14 +114,21 @@ class Run:
         count, length = self.blocks.tokens.shape
         few = f"{count} sequences are few: means by position then hold content too, and positional shares are too large"
         long = self.facts.anatomy.too_long(length)
-        return [*self.blocks.notes, *([few] if count < FEW else []), *([long] if long else [])]
+        about_text = [*([few] if count < FEW else []), *([long] if long else [])]
+        return [*self.blocks.notes, *about_text, *text_loss.notes(self.loss)]
+
+    @cached_property
+    def loss(self) -> dict[str, Any] | None:
+        """How well the model predicts this text; asked once, of a few blocks."""
+        return loss_of(self.engine, self.facts, self.blocks)
 
     def _about(self) -> dict[str, Any]:
         """Where the text comes from, and how it suits the model."""
         length, made_for = self.blocks.tokens.shape[1], self.facts.anatomy.max_positions
         beyond = made_for is not None and length > made_for
         text = {"sources": list(self.blocks.sources), "made_for": made_for, "longer_than_made_for": beyond}
-        return {"text": text, "notes": self.notes()}
+        around = {"before": list(self.blocks.before), "after": list(self.blocks.after)}
+        return {"text": {**text, **around}, "loss": self.loss, "notes": self.notes()}
 
     def _passes(
         self, place: ScanFolder, shards: Sequence[Shard], first: dict[str, Stream], anatomy: Anatomy
@@ -248,6 +258,9 @@ class DocumentsRecord(TypedDict):
     by_document: bool
     notes: list[str]
     sources: list[dict[str, Any]]
+    before: list[int]
+    after: list[int]
+    begin: int | None
     token_names: dict[str, str]
 
 
@@ -263,6 +276,9 @@ def write_blocks(place: ScanFolder, blocks: Blocks, first: int, last: int) -> No
         "notes": blocks.notes,
         "sources": blocks.sources,
         "token_names": blocks.token_names,
+        "before": blocks.before,
+        "after": blocks.after,
+        "begin": blocks.begin,
     }
     write_with_checksum(place.work / "blocks", Packed(kept).pieces())
     write_with_checksum(place.work / "documents", [json.dumps(about).encode()])
@@ -290,6 +306,9 @@ def read_blocks_of(places: list[ScanFolder]) -> Blocks:
         tuple(about["notes"]),
         tuple(about["sources"]),
         about["token_names"],
+        tuple(about["before"]),
+        tuple(about["after"]),
+        about["begin"],
     )
 
 

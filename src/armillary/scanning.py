@@ -19,7 +19,7 @@ from armillary.models import load_tokenizer
 from armillary.progress import Progress
 from armillary.running import Run
 from armillary.settings import ScanSettings
-from armillary.shards import parse_part
+from armillary.shards import parse_part, shard_size
 from armillary.streams.resting import most_seen
 from armillary.temporary import remove_folder, temporary_folder
 
@@ -116,6 +116,10 @@ def _run(
         if tokenizer is None and isinstance(job.model, str | Path) and needs_tokenizer(corpus):
             tokenizer = load_tokenizer(job.model, trust_remote_code=job.trust_remote_code)
         chosen = _settings(settings, corpus, facts.anatomy.max_positions)
+        if settings.get("shard") is None:
+            anatomy = facts.anatomy
+            size = shard_size(facts.parameters, anatomy.d_model, len(anatomy.layers), chosen.length)
+            chosen = replace(chosen, shard=size)
         facts.anatomy.check_length(chosen.length)
         blocks = _named(_blocks(corpus, tokenizer, chosen, facts), tokenizer, chosen, facts)
         yield Run(workers, facts, blocks, chosen, model_name(job.model), corpus_name(corpus), progress or Progress())

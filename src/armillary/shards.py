@@ -72,6 +72,36 @@ def plan(sequences: int, size: int) -> Plan:
     return Plan(sequences, size, range(-(-sequences // size)))
 
 
+WORK = 5.0e11
+"""Operations of a shard's forward passes. With all that the streams do beside them a core does 2.4e10 a second (so
+measured on SmolLM2-135M): ten seconds on two idle cores, about a minute on two that others use too."""
+
+LARGEST = 32
+"""No shard has more blocks, however small the model."""
+
+
+def shard_size(parameters: int, d_model: int, layers: int, length: int) -> int:
+    """How many blocks a shard has where nobody says so: a rule of model and length alone, so that bits stay the same.
+
+    So many that a shard is about WORK operations (2 for each weight and token, 4 d for each pair of tokens and layer),
+    at most LARGEST; and at least d tokens, since the sums that a shard leaves are d x d. Always a power of two.
+    """
+    block = 2 * parameters * length + 4 * d_model * layers * length**2
+    size = LARGEST
+    while size > 1 and size * block > WORK and size // 2 * length >= d_model:
+        size //= 2
+    return size
+
+
+def parse_shard(text: str) -> int | None:
+    """--shard as a number of blocks; None for auto."""
+    if text == "auto":
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise ArmillaryError(f"--shard {text} is no number of blocks: give auto, or 1 or more")
+    return int(text)
+
+
 @dataclass(frozen=True)
 class Part:
     """The `number`-th of `of` parts of a scan: a run of its shards. Numbers begin with 1."""

@@ -1,6 +1,6 @@
 """What the commands print: tables that fit a terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,15 +13,23 @@ from armillary.anatomy import describe
 from armillary.anatomy.description import Alibi, Anatomy, Layer, LayerPosition, RelativeBias, Rotary
 from armillary.anatomy.samples import sample_config
 from armillary.console import console
+from armillary.lines import Lines, is_terminal
 from armillary.verification import Verification
 from armillary.verified import Record, devices, versions
 
 T = TypeVar("T")
 
 
-def progress(items: Iterable[T], what: str) -> Iterable[T]:
-    """The items, with a progress bar on standard error."""
-    return track(list(items), what, console=Console(stderr=True), transient=True)
+def progress(items: Iterable[T], what: str) -> Iterator[T]:
+    """The items, with a progress bar on standard error, or with lines where that is no terminal."""
+    listed = list(items)
+    if is_terminal():
+        yield from track(listed, what, console=Console(stderr=True), transient=True)
+        return
+    with Lines(what, what, len(listed)) as lines:
+        for item in listed:
+            yield item
+            lines.advance(1)
 
 
 def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:

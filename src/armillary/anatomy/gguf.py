@@ -33,6 +33,25 @@ def gguf_file(source: str | Path) -> Path | None:
     return None
 
 
+def tokenizer_fields(file: Path) -> dict[str, Any]:
+    """The plain settings of a GGUF file's tokenizer, by their names after 'tokenizer.ggml.'."""
+    prefix = "tokenizer.ggml."
+    fields = _reader(file).fields
+    single = {name: field for name, field in fields.items() if name.startswith(prefix) and len(field.types) == 1}
+    return {name.removeprefix(prefix): field.contents() for name, field in single.items()}
+
+
+def _reader(file: Path) -> Any:
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise ArmillaryError(f"{file} needs the package gguf: pip install 'armillary[gguf]'") from error
+    try:
+        return GGUFReader(str(file))
+    except Exception as error:
+        raise ArmillaryError(f"{file} is truncated or not a GGUF file ({error})") from error
+
+
 class GgufCheckpoint:
     """The tensors of a GGUF file by the names that transformers gives them; nothing is kept in memory.
 
@@ -42,14 +61,7 @@ class GgufCheckpoint:
     def __init__(self, file: Path, config: Any, layers: int) -> None:
         self.file = file
         self._config = config
-        try:
-            from gguf import GGUFReader
-        except ImportError as error:
-            raise ArmillaryError(f"{file} needs the package gguf: pip install 'armillary[gguf]'") from error
-        try:
-            self._reader = GGUFReader(str(file))
-        except Exception as error:
-            raise ArmillaryError(f"{file} is truncated or not a GGUF file ({error})") from error
+        self._reader = _reader(file)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         blocks = {int(block[1]) for name in self._tensors if (block := BLOCK.match(name))}
         if blocks and max(blocks) + 1 != layers:

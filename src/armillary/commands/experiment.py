@@ -1,5 +1,6 @@
 """The papers' tables and figures, run again: experiment list, run, show, page."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from armillary.commands.command import Command
 from armillary.commands.options import AsJson, one_of, output_file
 from armillary.errors import ArmillaryError
+from armillary.lines import Lines, is_terminal
 
 experiment = typer.Typer(help="The papers' tables and figures, run again here.", no_args_is_help=True)
 Results = Annotated[Path, typer.Option(help="The folder of results.")]
@@ -66,7 +68,9 @@ def run(
             typer.echo(f"{one.name}: there is a result in {out / one.name}; --again runs it anew", err=True)
             continue
         typer.echo(f"{one.name}: {one.question}", err=True)
-        _print(run_one(one, settings, out))
+        with nullcontext() if is_terminal() else Lines(one.name, ""):
+            result = run_one(one, settings, out)
+        _print(result)
 
 
 @experiment.command(cls=Command)

@@ -29,9 +29,9 @@ def merge(
 ) -> None:
     """Join the parts of a scan, computed apart with --part, into the atlas that one scan would have written."""
     from armillary.merging import merge as run_merge
-    from armillary.progress import ScanBar
+    from armillary.progress import scan_progress
 
-    with ScanBar() as bar:
+    with scan_progress() as bar:
         run_merge(
             parts,
             out=out,

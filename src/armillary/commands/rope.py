@@ -144,7 +144,7 @@ def rope(
     from armillary.interventions.frequencies import refuse_without_rotary
     from armillary.lenses.rotary import kind_frequencies, recommended_by_kind, recommended_rows, rotary_kinds
     from armillary.models import load, load_tokenizer
-    from armillary.progress import ScanBar
+    from armillary.progress import scan_progress
     from armillary.scanning import needs_tokenizer, scan
     from armillary.sweeping import check_sweep, parse_sweep
     from armillary.sweeping import sweep as run_sweep
@@ -154,7 +154,7 @@ def rope(
     refuse_without_rotary(loaded)
     check_sweep(loaded, what, values, of_base=of_base)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if needs_tokenizer(corpus) else None
-    with ScanBar() as bar:
+    with scan_progress() as bar:
         atlas = scan(
             loaded,
             split_sources(corpus),

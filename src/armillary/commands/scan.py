@@ -25,7 +25,9 @@ def scan(
     sequences: Annotated[int, typer.Option(help="How many blocks.", min=1)] = 64,
     skip: Annotated[int, typer.Option(help="First positions left out of means (attention sinks).", min=0)] = 1,
     batch: Annotated[int, typer.Option(help="Blocks that go through the model together.", min=1)] = 8,
-    shard: Annotated[int, typer.Option(help="Blocks that are one piece of work, kept and merged as one.", min=1)] = 32,
+    shard: Annotated[
+        str, typer.Option(help="Blocks that are one piece of work, kept and merged as one; auto: by the model's size.")
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="For builtin:random and the order of built-in documents.", min=0)] = 0,
     bos: Annotated[
         str, typer.Option(help="Begin blocks with special tokens: auto (as the tokenizer), always, never.")
@@ -61,12 +63,14 @@ def scan(
     from armillary.corpora import folder_names, split_sources
     from armillary.corpus import check_corpus
     from armillary.engines import ENGINES, opened
-    from armillary.progress import ScanBar
+    from armillary.progress import scan_progress
     from armillary.scanning import scan as run_scan
     from armillary.scanning import scan_part
-    from armillary.shards import parse_part
+    from armillary.shards import parse_part, parse_shard
+    from armillary.text_loss import sentence
 
     one_of("--engine", engine, ENGINES)
+    size = parse_shard(shard)
     if part is not None:
         parse_part(part)
     one_of("--bos", bos, ("auto", "always", "never"))
@@ -78,7 +82,8 @@ def scan(
     kept: dict[str, Any] = {} if streams is None else {"streams": tuple(name.strip() for name in streams.split(","))}
     with opened(engine, workers, threads, address) as started:  # the model is loaded once for all corpora
         for source, place in zip(chosen, places, strict=True):
-            with ScanBar() as bar:
+            loss = ""
+            with scan_progress() as bar:
                 asked: dict[str, Any] = dict(
                     out=place,
                     resume=resume,
@@ -93,7 +98,7 @@ def scan(
                     sequences=sequences,
                     skip=skip,
                     batch=batch,
-                    shard=shard,
+                    shard=size,
                     seed=seed,
                     bos=bos,
                     by_document=by_document,
@@ -102,11 +107,13 @@ def scan(
                     **kept,
                 )
                 if part is None:
-                    run_scan(model, split_sources(source), **asked)
+                    loss = sentence(run_scan(model, split_sources(source), **asked).attrs.get("loss"))
                     told = f"{place}: look with  armillary heads {place}  and  armillary layers {place}"
                 else:
                     scan_part(model, split_sources(source), part=part, **asked)
                     told = f"{place}: part {part}; when all are there:  armillary merge PART PART ... --out DIR"
+            if loss:
+                typer.echo(loss)
             typer.echo(told)
 
 
@@ -117,12 +124,12 @@ def demo(
 ) -> None:
     """Scan the small rotary model that comes with Armillary on the built-in prose, show its heads, write a report."""
     from armillary import tables
-    from armillary.progress import ScanBar
+    from armillary.progress import scan_progress
     from armillary.report import write_report
     from armillary.scanning import scan as run_scan
     from armillary.training.bundled import bundled
 
-    with ScanBar() as bar:
+    with scan_progress() as bar:
         atlas = run_scan(bundled("llama"), "builtin:prose", out=out, resume=True, progress=bar)
     shown = tables.columns_of(atlas.heads, "heads", None, None)
     tables.show(shown, title="A small rotary language model, head by head, on Python's own documentation")

@@ -1,5 +1,7 @@
 """Small language models from scratch: train, runs."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +9,7 @@ import typer
 
 from armillary.commands.options import AsJson, Html
 from armillary.errors import ArmillaryError
+from armillary.lines import Lines, is_terminal
 
 
 def train(
@@ -22,9 +25,6 @@ def train(
     """Train a small language model from scratch and watch its attention; a killed run goes on when started again."""
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.progress import Progress
-
     from armillary import figures, tables
     from armillary.commands.options import print_json
     from armillary.figures.training import training_curves
@@ -38,13 +38,8 @@ def train(
     folder = out or config.with_suffix("")
     if folder == config:
         raise ArmillaryError(f"{config} has no suffix to take off: name the run's folder with --out")
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("training", total=settings.training.steps)
-
-        def on_step(step: int, loss: float) -> None:
-            bar.update(task, completed=step + 1, description=f"training, loss {loss:.3f}")
-
-        result = train_run(settings, folder, on_step, lambda sentence: bar.console.print(sentence, highlight=False))
+    with _watched(settings.training.steps) as (on_step, say):
+        result = train_run(settings, folder, on_step, say)
     run = read_run(folder)
     figures.write_page(folder / "figure.html", f"Training {folder.name}", [training_curves([run])])
     if as_json:
@@ -56,6 +51,31 @@ def train(
             typer.echo("Load it with armillary.load: plain transformers would let all of its frequencies turn.")
     if not as_json and result["monitor_overhead"] > 0:
         typer.echo(f"The monitor took {result['monitor_overhead']:.1%} of the time.")
+
+
+@contextmanager
+def _watched(steps: int) -> Iterator[tuple[Callable[[int, float], None], Callable[[str], None]]]:
+    """Who is told of each step and of each warning: a bar on a terminal, lines elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    if not is_terminal():
+        with Lines("training", "steps", steps) as lines:
+
+            def line(step: int, loss: float) -> None:
+                if not lines.done and step:  # of a run that goes on, only what is done now has a speed
+                    lines.begin(steps, step)
+                lines.done, lines.also = step + 1, f"loss {loss:.3f}"
+
+            yield line, lines.say
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("training", total=steps)
+
+        def move(step: int, loss: float) -> None:
+            bar.update(task, completed=step + 1, description=f"training, loss {loss:.3f}")
+
+        yield move, lambda sentence: bar.console.print(sentence, highlight=False)
 
 
 def runs(

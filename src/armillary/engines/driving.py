@@ -73,6 +73,7 @@ class _Drive:
             if self.work.has(position):
                 self.schedule.arrived(position)
                 self.progress.found(task.shard)
+                self.progress.shard_saved(task.shard)
                 self._merge()
             else:
                 self._submit(position, task)
@@ -105,6 +106,7 @@ class _Drive:
                 for note in event.notes:
                     self.progress.note(note)
                 self.work.keep(position, event)
+                self.progress.shard_saved(self.work.task(position).shard)
             else:
                 self.progress.batches_lost(counted)  # its twin was faster
         elif isinstance(event, Failed):

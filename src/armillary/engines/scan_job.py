@@ -17,6 +17,7 @@ from armillary.anatomy.description import Anatomy
 from armillary.anatomy.source import describe
 from armillary.anatomy.weights import LayerWeights
 from armillary.collector import SAMPLED_SEQUENCES, Collector, NotFinite, Wanted, new_streams
+from armillary.corpus import Blocks
 from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task, TaskFailed, ask, sentence
 from armillary.errors import ArmillaryError
 from armillary.identity import config_hash, fingerprint
@@ -29,8 +30,12 @@ from armillary.settings import ScanSettings
 from armillary.shards import Shard, from_tensors, taken, to_tensors
 from armillary.streams import Stream
 from armillary.tap import Tap
+from armillary.text_loss import Asked, Losses, asked_of, losses, predicts_next, summary
 from armillary.verified import versions
 from armillary.view import AttentionView
+
+LOSS = "loss"
+"""The name of the task that asks how well the model predicts the text."""
 
 FIRST = "shard"
 """The name of the first round; further ones are named by their Pass."""
@@ -47,6 +52,7 @@ class Facts:
     versions: dict[str, str]
     families: tuple[str, ...]
     readable: bool
+    parameters: int
 
 
 @dataclass(frozen=True)
@@ -176,6 +182,7 @@ class ScanBench:
             versions=versions(),
             families=known_families(),
             readable=self.anatomy._read_layer is not None,
+            parameters=multiplied(model),
         )
 
     def share(self, data: bytes) -> None:
@@ -190,6 +197,9 @@ class ScanBench:
         if task.round == "weights":
             yield Done({"weights": pickle.dumps(in_memory(self.anatomy.weights(task.shard.index)))})
             return
+        if task.round == LOSS:
+            yield Done({LOSS: pickle.dumps(self._losses(task.data))})
+            return
         if task.alone:
             yield from self._alone(task)
             return
@@ -200,6 +210,12 @@ class ScanBench:
             cause = failed.__cause__
             assert cause is not None
             raise TaskFailed(sentence(cause), None if row is None else task.shard.first + row) from cause
+
+    def _losses(self, asked: Asked) -> dict[str, Losses] | None:
+        """The losses of a text, with and without a begin token; None of a model that does not predict the next one."""
+        if not predicts_next(self.model, self.anatomy.layers[0].causal):
+            return None
+        return losses(self.model, asked, input_device(self.model))
 
     def _first(self, task: Task) -> Iterator[Event]:
         """The streams of a shard of the first round, and a row for every one of its blocks."""
@@ -294,6 +310,12 @@ def input_device(model: nn.Module) -> torch.device:
     return torch.device("cpu") if device.type == "meta" else device  # offloaded: accelerate moves what is passed
 
 
+def multiplied(model: nn.Module) -> int:
+    """How many weights every token is multiplied with: those of the part that runs, without its tables of tokens."""
+    tables = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    return sum(p.numel() for p in entry(model).parameters() if id(p) not in tables)
+
+
 def in_memory(value: Any) -> Any:
     """Weights with their numbers in main memory, each tensor by itself: views would carry what they are views of."""
     if isinstance(value, Tensor):
@@ -303,6 +325,23 @@ def in_memory(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: in_memory(getattr(value, f.name)) for f in fields(value)})
     return value
+
+
+def text_loss(engine: Engine, facts: Facts, blocks: Blocks) -> dict[str, Any] | None:
+    """How well the workers' model predicts this text (text_loss.summary); None where it does not, or there is no text.
+
+    A block that the model cannot run is told by the scan itself, which knows which one it is.
+    """
+    asked = asked_of(blocks, facts.anatomy.vocabulary)
+    if asked is None:
+        return None
+    try:
+        told = ask(engine, Task(LOSS, Shard(0, 0, len(asked.texts)), asked)).files[LOSS]
+    except ArmillaryError:
+        return None
+    assert isinstance(told, bytes)
+    found: dict[str, Losses] | None = pickle.loads(told)
+    return None if found is None else summary(found, blocks, asked, facts.anatomy.vocabulary)
 
 
 def anatomy_through(engine: Engine, facts: Facts) -> Anatomy:

@@ -250,6 +250,7 @@ def provenance_rows(atlas: "Atlas") -> dict[str, str]:
     rows |= {f"corpus {key}": value for key, value in attributes["corpus"].items()}
     for number, read in enumerate(attributes.get("text", {}).get("sources", []), 1):
         rows[f"text read, source {number}"] = _what_was_read(read)
+    rows |= {f"loss {key.replace('_', ' ')}": value for key, value in (attributes.get("loss") or {}).items()}
     rows |= {key.replace("_", " "): value for key, value in attributes["settings"].items()}
     rows |= {f"version of {key}": value for key, value in attributes["versions"].items()}
     rows["finished"] = attributes.get("finished", "")

@@ -11,6 +11,7 @@ from armillary.report import pictures, sentences
 from armillary.report.dossiers import dossiers, plain
 from armillary.report.page import Card, Page, Picture
 from armillary.report.sections import sections
+from armillary.text_loss import sentence
 
 if TYPE_CHECKING:
     from armillary.atlas import Atlas
@@ -63,7 +64,9 @@ def size(atlas: "Atlas") -> str:
         return said
     text = atlas.attrs.get("text", {})
     beyond = f", longer than the {text['made_for']} that it was made for" if text.get("longer_than_made_for") else ""
-    return f"{said}; {settings['sequences']} texts of {settings['length']} tokens{beyond}"
+    loss = sentence(atlas.attrs.get("loss"))
+    read = f"{settings['sequences']} texts of {settings['length']} tokens{beyond}"
+    return "; ".join(filter(None, (said, read, loss)))
 
 
 def encodings(atlas: "Atlas") -> list[str]:
