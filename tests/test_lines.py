@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -14,10 +15,11 @@ import armillary as arm
 from armillary import grid, terminal
 from armillary.anatomy.samples import sample_model
 from armillary.cli import app
+from armillary.commands.options import parse_shard
 from armillary.engines.engine import Worker
 from armillary.lines import Lines, duration
 from armillary.progress import ScanLines
-from armillary.shards import LARGEST, Shard, parse_shard, shard_size
+from armillary.shards import LARGEST, Shard, shard_size
 from test_scan import TOKENS
 
 
@@ -95,10 +97,11 @@ class TestShards:
         assert atlas.settings["shard"] == LARGEST
         assert arm.scan(sample_model("llama"), TOKENS, streams=("attention",), shard=3).settings["shard"] == 3
 
-    @pytest.mark.parametrize("given", ["0", "-1", "many", "²", ""])
+    @pytest.mark.parametrize("given", ["0", "-1", "many", "²", "1.5"])
     def test_what_is_no_size(self, given: str) -> None:
-        with pytest.raises(arm.ArmillaryError, match="give auto, or 1 or more"):
+        with pytest.raises(typer.BadParameter, match="it should be"):
             parse_shard(given)
+        assert [parse_shard(size) for size in ("auto", "7")] == ["auto", 7]
 
 
 class TestTables:

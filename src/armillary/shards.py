@@ -93,15 +93,6 @@ def shard_size(parameters: int, d_model: int, layers: int, length: int) -> int:
     return size
 
 
-def parse_shard(text: str) -> int | None:
-    """--shard as a number of blocks; None for auto."""
-    if text == "auto":
-        return None
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise ArmillaryError(f"--shard {text} is no number of blocks: give auto, or 1 or more")
-    return int(text)
-
-
 @dataclass(frozen=True)
 class Part:
     """The `number`-th of `of` parts of a scan: a run of its shards. Numbers begin with 1."""

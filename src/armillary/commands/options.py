@@ -37,6 +37,19 @@ def one_of(option: str, given: str, allowed: tuple[str, ...]) -> None:
         raise ArmillaryError(f"{option} {given} is not known: it can be {', '.join(allowed)}")
 
 
+def parse_shard(text: str) -> int | str:
+    """--shard: a number of blocks, or 'auto'."""
+    if text == "auto":
+        return text
+    try:
+        blocks = int(text)
+    except ValueError as error:
+        raise typer.BadParameter("it should be a whole number of blocks, or auto") from error
+    if blocks < 1:
+        raise typer.BadParameter("it should be at least 1, or auto")
+    return blocks
+
+
 def print_json(value: Any) -> None:
     from dataclasses import asdict, is_dataclass
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from armillary.commands.engines import Address, DeviceMap, EngineOption, Threads, Workers
-from armillary.commands.options import Model, TrustRemoteCode, one_of
+from armillary.commands.options import Model, TrustRemoteCode, one_of, parse_shard
 
 
 def scan(
@@ -26,7 +26,11 @@ def scan(
     skip: Annotated[int, typer.Option(help="First positions left out of means (attention sinks).", min=0)] = 1,
     batch: Annotated[int, typer.Option(help="Blocks that go through the model together.", min=1)] = 8,
     shard: Annotated[
-        str, typer.Option(help="Blocks that are one piece of work, kept and merged as one; auto: by the model's size.")
+        str,
+        typer.Option(
+            parser=parse_shard,
+            help="Blocks that are one piece of work, kept and merged as one; auto: by the model's size.",
+        ),
     ] = "auto",
     seed: Annotated[int, typer.Option(help="For builtin:random and the order of built-in documents.", min=0)] = 0,
     bos: Annotated[
@@ -66,11 +70,10 @@ def scan(
     from armillary.progress import scan_progress
     from armillary.scanning import scan as run_scan
     from armillary.scanning import scan_part
-    from armillary.shards import parse_part, parse_shard
+    from armillary.shards import parse_part
     from armillary.text_loss import sentence
 
     one_of("--engine", engine, ENGINES)
-    size = parse_shard(shard)
     if part is not None:
         parse_part(part)
     one_of("--bos", bos, ("auto", "always", "never"))
@@ -98,7 +101,7 @@ def scan(
                     sequences=sequences,
                     skip=skip,
                     batch=batch,
-                    shard=size,
+                    shard=None if shard == "auto" else shard,
                     seed=seed,
                     bos=bos,
                     by_document=by_document,
