@@ -15,7 +15,7 @@ import armillary as arm
 from armillary import grid, terminal
 from armillary.anatomy.samples import sample_model
 from armillary.cli import app
-from armillary.commands.options import parse_shard
+from armillary.commands.options import check_shard
 from armillary.engines.engine import Worker
 from armillary.lines import Lines, duration
 from armillary.progress import ScanLines
@@ -100,8 +100,8 @@ class TestShards:
     @pytest.mark.parametrize("given", ["0", "-1", "many", "²", "1.5"])
     def test_what_is_no_size(self, given: str) -> None:
         with pytest.raises(typer.BadParameter, match="it should be"):
-            parse_shard(given)
-        assert [parse_shard(size) for size in ("auto", "7")] == ["auto", 7]
+            check_shard(given)
+        assert [check_shard(size) for size in ("auto", "7")] == ["auto", "7"]
 
 
 class TestTables:

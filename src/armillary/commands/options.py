@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from armillary.commands.command import LARGEST
 from armillary.errors import ArmillaryError
 from armillary.files import destination
 from armillary.numerals import whole_number
@@ -37,17 +38,17 @@ def one_of(option: str, given: str, allowed: tuple[str, ...]) -> None:
         raise ArmillaryError(f"{option} {given} is not known: it can be {', '.join(allowed)}")
 
 
-def parse_shard(text: str) -> int | str:
-    """--shard: a number of blocks, or 'auto'."""
+def check_shard(text: str) -> str:
+    """--shard as it was given: a number of blocks, or 'auto'."""
     if text == "auto":
         return text
     try:
         blocks = int(text)
     except ValueError as error:
         raise typer.BadParameter("it should be a whole number of blocks, or auto") from error
-    if blocks < 1:
-        raise typer.BadParameter("it should be at least 1, or auto")
-    return blocks
+    if not 1 <= blocks <= LARGEST:
+        raise typer.BadParameter("it should be at least 1, or auto" if blocks < 1 else "no text has so many blocks")
+    return text
 
 
 def print_json(value: Any) -> None:

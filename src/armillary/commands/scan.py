@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from armillary.commands.engines import Address, DeviceMap, EngineOption, Threads, Workers
-from armillary.commands.options import Model, TrustRemoteCode, one_of, parse_shard
+from armillary.commands.options import Model, TrustRemoteCode, check_shard, one_of
 
 
 def scan(
@@ -28,7 +28,7 @@ def scan(
     shard: Annotated[
         str,
         typer.Option(
-            parser=parse_shard,
+            callback=check_shard,
             help="Blocks that are one piece of work, kept and merged as one; auto: by the model's size.",
         ),
     ] = "auto",
@@ -101,7 +101,7 @@ def scan(
                     sequences=sequences,
                     skip=skip,
                     batch=batch,
-                    shard=None if shard == "auto" else shard,
+                    shard=None if shard == "auto" else int(shard),
                     seed=seed,
                     bos=bos,
                     by_document=by_document,
