@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -384,3 +385,55 @@ def test_heads_side_by_side_are_as_one_after_the_other() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("part", ["q", "k", "v", "o", "all"])
+def test_a_head_without_weights_has_no_ranks_and_nothing_complains(tmp_path: Path, part: str) -> None:
+    """What is asked of a matrix of zeros has no answer: missing, not 0 and not 1; warnings are errors here."""
+    from armillary.figures import spectral as figures
+    from armillary.report import write_report
+
+    model = sample_model("llama")
+    attention = model.model.layers[1].self_attn
+    width = attention.head_dim
+    with torch.no_grad():
+        for name in "qkv" if part == "all" else part.strip("o"):
+            getattr(attention, f"{name}_proj").weight[:width] = 0
+        if part in ("o", "all"):
+            attention.o_proj.weight[:, :width] = 0
+        for name in "qkv":
+            if (bias := getattr(attention, f"{name}_proj").bias) is not None and part in (name, "all"):
+                bias[:width] = 0
+    tokens = torch.randint(model.config.vocab_size, (8, 16), generator=torch.Generator().manual_seed(0))
+    streams = ("positions", "attention", "chunks", "covariance", "constituents", "patterns", "lags")
+    atlas = arm.scan(model, tokens, out=tmp_path, streams=streams)
+    heads = atlas.heads
+    empty, *_, other = (row for _, row in heads[heads["layer"] == 1].iterrows())
+    missing = {
+        *(f"qk_{name}" for name in ("stable_rank", "entropy_rank", "symmetric_share", "align_z") if part in "qk all"),
+        *(f"ov_{name}" for name in ("stable_rank", "entropy_rank", "symmetric_share") if part in "vo all"),
+        *(("xi", "xi_data", "argmax_ratio", "self_cosine", "previous_cosine") if part in "qk all" else ()),
+    }
+    for name in missing:
+        assert np.isnan(empty[name]), name
+    for name in {f"{product}_{rank}" for product in ("qk", "ov") for rank in ("stable_rank", "entropy_rank")} - missing:
+        assert empty[name] >= 1, name
+    assert np.isfinite(
+        other[["qk_stable_rank", "qk_entropy_rank", "ov_entropy_rank", "qk_align_z"]].to_numpy(float)
+    ).all()
+    if "xi" in missing:
+        assert empty["eta"] == empty["eta_data"] == 0
+        assert pd.isna(empty["regime"])
+    write_report(tmp_path)
+    weighed = arm.weigh(model, against="random", out=tmp_path / "weights")
+    assert np.isnan(weighed.heads.query("layer == 1 and head == 0")["qk_entropy_rank"].item()) == (part in "qk all")
+    for product in ("qk", "ov"):
+        figures.head_singular_values(weighed.group("spectral"), product)
+    assert np.isfinite(figures.typical_spectrum(weighed.group("spectral")["qk_singular"].to_numpy())[1]).all()
+
+
+def test_a_matrix_of_zeros_against_random_ones() -> None:
+    found = against_random(np.zeros(8), (8, 16))
+    assert found["energy"] == found["largest"] == 0
+    assert np.isnan([found[name] for name in ("stable_rank", "entropy_rank", "mp_distance", "outliers")]).all()
+    assert np.isnan(entropy_rank(np.array([[0.0, 0.0], [1.0, 1.0]]))).tolist() == [True, False]

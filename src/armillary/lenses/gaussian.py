@@ -165,7 +165,7 @@ def variance_fits(predictions: pd.DataFrame) -> pd.DataFrame:
             )
         }
         ratio = float((own["predicted_variance"] / own["variance"]).median())
-        fits = {name: 1 - left / total for name, left in missed.items()}
+        fits = {name: 1 - left / total if total > 0 else np.nan for name, left in missed.items()}
         rows.append({"layer": layer, **fits, "self_variance_ratio": ratio})
     return pd.DataFrame(rows)
 

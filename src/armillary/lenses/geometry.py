@@ -55,14 +55,20 @@ def head_geometry(anatomy: Anatomy, means: Means, skip: int) -> HeadGeometry:
 def argmax_ratio(
     q: Float[Tensor, "1 head t e"], k: Float[Tensor, "1 kv_head t e"], rows: int = 256
 ) -> Float[np.ndarray, "head"]:
-    """The fraction of rows t whose largest q_t.k_t', t' <= t, is at t' = t; a block of rows at a time."""
+    """The fraction of rows t whose largest q_t.k_t', t' <= t, is at t' = t; a block of rows at a time.
+
+    Missing where no row has a largest one, as when W_q is zero.
+    """
     length, hits = q.shape[2], torch.zeros(q.shape[1], device=q.device)
+    varies = torch.zeros(q.shape[1], dtype=torch.bool, device=q.device)
     for start in range(0, length, rows):
         at = torch.arange(start, min(start + rows, length), device=q.device)
         logits = grouped_products(q[:, :, at], k)[0]
         hidden = torch.arange(length, device=q.device)[None, :] > at[:, None]
-        hits += (logits.masked_fill(hidden, -torch.inf).argmax(-1) == at).sum(-1)
-    return (hits / length).cpu().double().numpy()
+        largest, place = logits.masked_fill(hidden, -torch.inf).max(-1)
+        hits += (place == at).sum(-1)
+        varies |= (largest > logits.masked_fill(hidden, torch.inf).amin(-1)).any(-1)
+    return torch.where(varies, hits / length, torch.nan).cpu().double().numpy()
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,6 @@ def dissect(atlas: "Atlas", anatomy: Anatomy, layer: int, head: int, k: int = 20
         rotated[:shown, :shown],
         survives[:shown, :shown],
         threshold,
-        float(energy[:k, :k].sum() / energy.sum()),
+        float(energy[:k, :k].sum() / energy.sum()) if energy.any() else np.nan,
         float(survives[:k, :k].sum() / total),
     )

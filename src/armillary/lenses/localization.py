@@ -68,7 +68,7 @@ def weight_spectra(atlas: "Atlas") -> list[Spectrum]:
     found = atlas.group("spectral")
     product = "qk_effective" if is_effective(atlas) else "qk"
     trace, frobenius, share = (found[f"{product}_{name}"].to_numpy() for name in ("trace", "fro", "symmetric_share"))
-    square = (2 * share - 1) * frobenius**2
+    square = np.where(frobenius > 0, (2 * share - 1) * frobenius**2, 0.0 * frobenius)  # W = 0 has no share
     return _spectra(trace, square, frobenius**2, scales(atlas))
 
 

@@ -34,7 +34,7 @@ class ProductSpectrum:
     @property
     def stable_rank(self) -> Float[np.ndarray, "head"]:
         """|W|_F^2 / |W|_2^2."""
-        return _over(np.square(self.frobenius), np.square(self.singular[:, 0]))
+        return over(np.square(self.frobenius), np.square(self.singular[:, 0]))
 
     @property
     def entropy_rank(self) -> Float[np.ndarray, "head"]:
@@ -44,7 +44,7 @@ class ProductSpectrum:
     @property
     def symmetric_share(self) -> Float[np.ndarray, "head"]:
         """(1 + tr(W^2)/|W|_F^2) / 2: the share of |W|_F^2 in the symmetric part of W; 1/2 without structure."""
-        return np.asarray((1 + _over(self.square, np.square(self.frobenius))) / 2)
+        return np.asarray((1 + over(self.square, np.square(self.frobenius))) / 2)
 
 
 @dataclass(frozen=True)
@@ -119,14 +119,14 @@ def _well_conditioned(factor: Float[Tensor, "e e"]) -> bool:
 
 
 def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:
-    """exp(-sum p log p) with p the energies as shares: how many directions carry them."""
+    """exp(-sum p log p) with p the energies as shares: how many directions carry them; missing where there are none."""
     total = energies.sum(-1, keepdims=True)
     p = np.divide(energies, total, out=np.zeros_like(energies), where=total > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(p > 0, p * np.log(p), 0.0)
-    return np.asarray(np.exp(-terms.sum(-1)))
+    return np.where(total[..., 0] > 0, np.exp(-terms.sum(-1)), np.nan)
 
 
-def _over(a: Float[np.ndarray, "head"], b: Float[np.ndarray, "head"]) -> Float[np.ndarray, "head"]:
+def over(a: Float[np.ndarray, "*n"], b: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
     """a / b, missing where b is zero: an empty matrix has no rank."""
     return np.asarray(np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0))

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from armillary.errors import ArmillaryError
 from armillary.lenses.kinds import LayerKind, layer_kinds
+from armillary.lenses.products import over
 from armillary.naming import recorded_title
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def frequency_table(atlas: "Atlas") -> pd.DataFrame:
         **{f"{part}_norm": np.repeat(rotary[f"{part}_norm"].to_numpy(), group, axis=1) for part in ("k", "v")},
         "share": found.share,
         **{
-            f"{name}_tightness": _over(rotary[f"{name}_product"].to_numpy(), rotary[f"{name}_bound"].to_numpy())
+            f"{name}_tightness": over(rotary[f"{name}_product"].to_numpy(), rotary[f"{name}_bound"].to_numpy())
             for name in ("self", "previous")
         },
         **{name: rotary[name].to_numpy() for name in ("first_product", "other_product")},
@@ -158,11 +159,6 @@ def frequency_table(atlas: "Atlas") -> pd.DataFrame:
     table.insert(2, "kind", [kind.kind for kind in of_layer])
     table.insert(3, "base", [kind.base for kind in of_layer])
     return table.sort_values(["layer", "head", "frequency"], ignore_index=True, kind="stable")
-
-
-def _over(a: Float[np.ndarray, "*n"], b: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
-    """a / b, missing where b is zero: a chunk without length has no direction."""
-    return np.asarray(np.divide(a, b, out=np.full(a.shape, np.nan), where=b > 0))
 
 
 def bands(atlas: "Atlas") -> pd.DataFrame:

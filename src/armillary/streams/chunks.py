@@ -111,6 +111,9 @@ class ChunkNorms:
                 found[name] = state[name] / state["other_rows"]
             else:
                 found[name] = state[name] / state[over.get(name, "tokens")]
+        for name in ("self", "previous"):  # vectors of length zero have no angle
+            empty = (state[f"{name}_bound"].sum(-1) == 0) & (state[f"{name}_cosine"] == 0)
+            found[f"{name}_cosine"] = torch.where(empty, torch.nan, found[f"{name}_cosine"])
         return found
 
 
