@@ -26,6 +26,7 @@ from armillary.atlas import Atlas
 from armillary.cli import app, main
 from armillary.comparison import compare
 from armillary.figures.head_map import LABEL_COLOURS
+from armillary.figures.policy import embedded
 from armillary.lenses import gaussian, localization, rotary, spectral, tables
 from armillary.lenses.kinds import LayerKind
 from armillary.lenses.labels import LABELS
@@ -401,7 +402,7 @@ def test_modules_make_one_script() -> None:
 
 
 def test_embedded_json_cannot_leave_its_element() -> None:
-    text = page.embedded({"name": HOSTILE + "\u2028"})
+    text = embedded({"name": HOSTILE + "\u2028"})
     assert "<" not in text
     assert json.loads(text)["name"] == HOSTILE + "\u2028"
 

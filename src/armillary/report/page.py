@@ -1,7 +1,5 @@
 """One HTML file from sections: text escaped, data as JSON, scripts and styles inside, a policy against the rest."""
 
-import base64
-import hashlib
 import json
 import math
 import re
@@ -17,6 +15,7 @@ import plotly.graph_objects as go
 from latex2mathml.converter import convert
 from plotly.offline import get_plotlyjs
 
+from armillary.figures.policy import content_policy, embedded
 from armillary.report.definitions import TABLES, definition
 from armillary.report.dossiers import plain
 
@@ -109,7 +108,7 @@ def render(page: Page) -> str:
     data = {**page.data, "figures": figures, "tables": tables, "template": _template()}
     scripts = [get_plotlyjs(), script()]
     parts = {
-        "policy": policy(scripts),
+        "policy": content_policy(scripts),
         "title": escape(page.title),
         "subtitle": escape(page.subtitle),
         "style": asset("report.css"),
@@ -136,24 +135,6 @@ def script() -> str:
     text = "\n".join(asset(name) for name in SCRIPTS)
     text = re.sub(r'^import .*? from "\./.*?";\n', "", text, flags=re.MULTILINE)
     return re.sub(r"^export ", "", text, flags=re.MULTILINE)
-
-
-def policy(scripts: Sequence[str]) -> str:
-    """No network, and no script but these."""
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element: no '<' is left in it, so nothing can end or open an element."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return text
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
+from armillary.figures.page import html_page, place_for
 from armillary.files import write_atomically
 from armillary.theory.ledger.entry import Entry, Result
 from armillary.theory.ledger.words import VERDICTS, sentence
@@ -28,26 +29,20 @@ table.count td:first-child{text-align:left}nav{columns:6;font-size:.85rem}nav a{
 
 def write_page(path: Path, entries: Sequence[Entry], results: dict[str, Result], figures: dict[str, Any]) -> None:
     """Write the page; `figures` are Plotly figures by the id of the entry that they belong to."""
-    drawn = {
-        name: figure.to_html(full_html=False, include_plotlyjs="inline" if i == 0 else False)
-        for i, (name, figure) in enumerate(figures.items())
-    }
     papers = list(dict.fromkeys(entry.paper for entry in entries))
     body = [_counts(entries, results), _contents(entries, results)]
     for paper in papers:
         body.append(f"<h2>{escape(paper)}</h2>")
         body += [
-            _article(entry, results[entry.id], drawn.get(entry.id, "")) for entry in entries if entry.paper == paper
+            _article(entry, results[entry.id], place_for(entry.id) if entry.id in figures else "")
+            for entry in entries
+            if entry.paper == paper
         ]
-    title = "The theory ledger"
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{title}</h1><p>Every statement of the four papers, re-checked. Each "
-        "verdict follows from the numbers below it; nothing but the statements is written by hand.</p>"
-        + "".join(body)
-        + "</body></html>"
+    said = (
+        "<p>Every statement of the four papers, re-checked. Each verdict follows from the numbers below it; nothing "
+        "but the statements is written by hand.</p>"
     )
-    write_atomically(path, page.encode("utf-8"))
+    write_atomically(path, html_page("The theory ledger", said + "".join(body), figures, STYLE).encode("utf-8"))
 
 
 def formula(tex: str) -> str:
