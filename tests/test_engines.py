@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -442,31 +443,142 @@ class TestRay:
         assert "ray" not in told.out + told.err.replace(str(folder), "")  # what Ray says of it does not reach the user
 
     @pytest.mark.slow
-    def test_two_nodes_on_one_machine(self, folder: Path, whole: Atlas, tmp_path: Path) -> None:
+    def test_two_nodes_on_one_machine(self, folder: Path, whole: Atlas) -> None:
         """Each node has room for one worker, so both work."""
-        code = (
-            "import os, sys; os.environ['RAY_USAGE_STATS_ENABLED'] = '0'\n"
-            "from ray.cluster_utils import Cluster\n"
-            "cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False))\n"
-            "cluster.add_node(num_cpus=1)\n"
-            "print(cluster.address, flush=True)\n"
-            "sys.stdin.read()\n"
-            "cluster.shutdown()\n"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as cluster:
-            assert cluster.stdout is not None
-            address = next(line.strip() for line in cluster.stdout if ":" in line)
-            listener = Listener()
+        listener = Listener()
+        with ray_cluster(1, 1) as (address, _):
             atlas = arm.scan(folder, TOKENS, engine="ray", workers=2, address=address, progress=listener, **SETTINGS)
-            cluster.communicate("")
         assert_identical(whole, atlas)
         assert len(listener.workers) == 2
+
+    @pytest.mark.slow
+    def test_when_a_node_dies_the_other_goes_on_with_the_same_bits(self, folder: Path, whole: Atlas) -> None:
+        with ray_cluster(1, 1) as (address, tell):
+            listener = Breaking(4, lambda: tell("node"))
+            atlas = arm.scan(folder, TOKENS, engine="ray", workers=2, address=address, progress=listener, **SETTINGS)
+        assert_identical(whole, atlas)
+        assert listener.broken
+        assert any("is gone" in note for note in listener.notes)
+
+    @pytest.mark.slow
+    def test_when_no_node_is_left_it_ends_with_a_sentence_and_can_be_resumed(
+        self, folder: Path, whole: Atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with ray_cluster(0, 2) as (address, tell):
+
+            def break_all() -> None:
+                monkeypatch.setattr("armillary.engines.ray.START_WITHIN", 20.0)
+                tell("node")
+                tell("node")
+
+            asked: dict[str, Any] = dict(engine="ray", workers=2, address=address, progress=Breaking(4, break_all))
+            begun = time.monotonic()
+            with pytest.raises(arm.ArmillaryError, match=r"has had no room for 2 workers .* --resume goes on"):
+                arm.scan(folder, TOKENS, out=tmp_path / "scan", **asked, **SETTINGS)
+            assert time.monotonic() - begun < 400
+        assert_identical(whole, arm.scan(folder, TOKENS, out=tmp_path / "scan", resume=True, **SETTINGS))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("what", ["gcs", "head"])
+    def test_when_the_head_dies_it_ends_in_bounded_time(self, tmp_path: Path, what: str) -> None:
+        """In a process of its own: left alone, Ray would end it after a minute with exit code 1 and no word of ours.
+
+        "gcs" is what a driver on another machine sees of it. With "head" this machine's raylet goes too; if that
+        happens while an object is read from its store, Ray ends the process at once, and nothing can be said.
+        """
+        (tmp_path / "tmp").mkdir()
+        program = [sys.executable, "-c", "from armillary.cli import main; main()"]
+        asked = ["scan", str(arm.bundled("llama")), "--corpus", "builtin:random", "--sequences", "8000"]
+        with ray_cluster(1, 1) as (address, tell):
+            where = ["--engine", "ray", "--workers", "2", "--address", address, "--out", str(tmp_path / "out")]
+            with subprocess.Popen(
+                [*program, *asked, *where],
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+            ) as driver:
+                end = time.monotonic() + 400
+                while not list(tmp_path.glob("out/**/*.sha256")):
+                    assert driver.poll() is None, driver.communicate()
+                    assert time.monotonic() < end
+                    time.sleep(0.1)
+                tell(what)
+                said = driver.communicate(timeout=200)[1]
+        assert "Traceback" not in said
+        if what == "gcs" or driver.returncode != 1:
+            assert driver.returncode == 2, said
+            assert "armillary: the Ray cluster has not answered for 30 seconds" in said
+            assert not list((tmp_path / "tmp").glob("armillary-*"))
+
+
+class Breaking(Listener):
+    """Breaks something when the workers have told of so many batches."""
+
+    def __init__(self, at: int, breaks: Callable[[], None]) -> None:
+        super().__init__()
+        self.at, self.breaks, self.broken = at, breaks, False
+
+    def worker_batch(self, worker: Worker, tokens: int) -> None:
+        super().worker_batch(worker, tokens)
+        if self.batches >= self.at and not self.broken:
+            self.broken = True
+            self.breaks()
+
+
+CLUSTER = """
+import os, sys
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+from ray.cluster_utils import Cluster
+
+def patiently(make):  # Ray gives a node thirty seconds to start, which a busy machine may not have
+    for left in reversed(range(10)):
+        try:
+            return make()
+        except Exception:
+            if not left:
+                raise
+
+head = dict(num_cpus=int(sys.argv[1]), include_dashboard=False)
+cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+nodes = [patiently(lambda: cluster.add_node(num_cpus=1)) for _ in range(int(sys.argv[2]))]
+print(cluster.address, flush=True)
+for line in sys.stdin:
+    what = line.strip()
+    if what == "gcs":
+        cluster.head_node.kill_gcs_server(check_alive=False)
+    else:
+        cluster.remove_node(cluster.head_node if what == "head" else nodes.pop(), allow_graceful=False)
+    print("done", flush=True)
+cluster.shutdown()
+"""
+
+
+@contextmanager
+def ray_cluster(head: int, nodes: int) -> Iterator[tuple[str, Callable[[str], None]]]:
+    """A cluster whose head has room for `head` workers, and so many nodes with room for one each; in its own process.
+
+    Its address, and a function that kills the head's process ("gcs"), the head with its worker ("head") or a node.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER, str(head), str(nodes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as cluster:
+        assert cluster.stdout is not None
+        assert cluster.stdin is not None
+        out, into = cluster.stdout, cluster.stdin
+
+        def tell(what: str) -> None:
+            into.write(f"{what}\n")
+            into.flush()
+            assert out.readline().strip() == "done"
+
+        try:
+            yield next(line.strip() for line in out if ":" in line), tell
+        finally:
+            cluster.communicate()
 
 
 class TestDeviceMaps:

@@ -11,6 +11,9 @@ from armillary.errors import ArmillaryError
 from armillary.packing import Data
 from armillary.shards import Shard
 
+PATIENCE = 1800.0
+"""Seconds without a word from a worker that has a task, after which it counts as stuck."""
+
 
 @dataclass(frozen=True)
 class Task:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from armillary.engines.engine import (
+    PATIENCE,
     TICKETS,
     Advanced,
     Begun,
@@ -34,9 +35,6 @@ from armillary.engines.engine import (
 )
 from armillary.errors import ArmillaryError
 from armillary.temporary import remove_folder, temporary_folder
-
-PATIENCE = 1800.0
-"""Seconds without a word from a worker that has a task, after which it counts as stuck."""
 
 STARTS = 3
 """So often a worker may die before it is ready."""

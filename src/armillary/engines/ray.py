@@ -2,11 +2,13 @@
 
 import logging
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from armillary.engines.engine import (
+    PATIENCE,
     Advanced,
     Begun,
     Failed,
@@ -21,13 +23,33 @@ from armillary.engines.engine import (
     refuse_unlike,
     sentence,
 )
+from armillary.engines.lifeline import Lifeline
 from armillary.errors import ArmillaryError
 
 STARTS = 3
 """So often an actor may die before it is ready."""
 
+DYING_FOR = 60.0
+"""Seconds in which actors may die more often, for no reason of their own: a machine that goes takes some with it."""
+
 START_WITHIN = 600.0
-"""Seconds in which the first actor must be ready: a cluster without room would let us wait for ever."""
+"""Seconds in which an actor must be ready while none is: a cluster without room would let us wait for ever."""
+
+LOOK_EVERY = 5.0
+"""Seconds between two looks at the cluster while no worker says anything."""
+
+
+DEATHS = {
+    "ActorDiedError": "its process died",
+    "ActorUnavailableError": "it cannot be reached",
+    "NodeDiedError": "its machine is gone",
+    "ObjectLostError": "its machine is gone",
+    "OwnerDiedError": "its machine is gone",
+    "ObjectFetchTimedOutError": "its machine cannot be reached",
+    "GetTimeoutError": "its machine cannot be reached",
+}
+"""What Ray raises when an actor or its machine goes, in our words."""
+GONE = set(DEATHS.values())
 
 
 class Ray:
@@ -42,12 +64,15 @@ class Ray:
         self._shared: Any = None
         self._actors: list[_Actor] = []
         self._ray: Any = None
+        self._lifeline: Lifeline | None = None
         self._starts = 0
+        self._dying_since = 0.0
 
     def start(self, job: Job) -> Any:
         refuse_here_only(job)
         if self._ray is None:
             self._ray = connect(self.workers * self.threads, self.address)
+            self._lifeline = Lifeline(self._ray)
         if self._job is None or self._job != job:
             self.drop()
             self._job, self._facts, self._shared = job, None, None
@@ -56,10 +81,16 @@ class Ray:
         there = {actor.worker.number for actor in self._actors}
         self._actors += [self._begin(number) for number in range(self.workers) if number not in there]
         while self._facts is None:
-            self.wait(START_WITHIN)
+            self.wait()
         return self._facts
 
+    def _look(self) -> None:
+        """Raise if the cluster is gone. Before every call to Ray: without a cluster Ray ends this process, silently."""
+        assert self._lifeline is not None
+        self._lifeline.check()
+
     def share(self, data: bytes) -> None:
+        self._look()
         self._shared = self._ray.put(data)
         for actor in self._actors:
             if actor.ready:
@@ -70,19 +101,17 @@ class Ray:
         return sum(actor.ready and actor.ticket is None for actor in self._actors)
 
     def submit(self, ticket: int, task: Task) -> None:
+        self._look()
         actor = next(actor for actor in self._actors if actor.ready and actor.ticket is None)
-        actor.ticket, actor.events = ticket, actor.handle.run.remote(ticket, task)
+        actor.ticket, actor.events, actor.heard = ticket, actor.handle.run.remote(ticket, task), time.monotonic()
 
-    def wait(self, within: float | None = None) -> Report:
+    def wait(self) -> Report:
         """The next report; events of one task come in their order."""
-        asked = {actor.events: actor for actor in self._actors if actor.events is not None}
-        ready, _ = self._ray.wait(list(asked), num_returns=1, timeout=within, fetch_local=False)
-        if not ready:
-            needed = f"{self.workers} workers with {self.threads} processors each"
-            raise ArmillaryError(f"the Ray cluster has had no room for {needed} in {within:.0f} seconds: ask for fewer")
-        actor = asked[ready[0]]
+        actor = self._speaking()
+        actor.heard = time.monotonic()
+        self._look()
         try:
-            report: Report = self._ray.get(next(actor.events))
+            report: Report = self._ray.get(next(actor.events), timeout=PATIENCE)
         except StopIteration:
             actor.events = None
             return Report(actor.worker, None, Lost("nothing"))
@@ -96,6 +125,25 @@ class Ray:
         if not isinstance(report.event, Advanced | Begun):
             actor.ticket = actor.events = None
         return report
+
+    def _speaking(self) -> "_Actor":
+        """The next actor that has something to say; in bounded time, also if a machine or the cluster is gone."""
+        since = time.monotonic()
+        while True:
+            asked = {actor.events: actor for actor in self._actors if actor.events is not None}
+            ready, _ = self._ray.wait(list(asked), num_returns=1, timeout=LOOK_EVERY, fetch_local=False)
+            if ready:
+                return asked[ready[0]]
+            self._look()
+            for actor in self._actors:
+                if actor.ticket is not None and time.monotonic() - actor.heard > PATIENCE:
+                    self._ray.kill(actor.handle)  # then its events end with an error
+            if time.monotonic() - since > START_WITHIN and not any(actor.ready for actor in self._actors):
+                needed = f"{self.workers} workers with {self.threads} processors each"
+                raise ArmillaryError(
+                    f"the Ray cluster has had no room for {needed} in {START_WITHIN:.0f} seconds: ask for fewer, or "
+                    "see whether its machines are there; what was finished is kept: --resume goes on"
+                )
 
     def _greet(self, actor: "_Actor", report: Report) -> None:
         assert isinstance(report.event, Ready)
@@ -111,9 +159,13 @@ class Ray:
     def _died(self, actor: "_Actor", error: Exception) -> Report:
         """An actor that is gone is replaced; what Ray says of it is cut to one line."""
         why = _why(error)
+        self._look()
         if not actor.ready:
             self._starts += 1
-            if self._starts >= STARTS:
+            if self._starts == 1:
+                self._dying_since = time.monotonic()
+            excused = why in GONE and time.monotonic() - self._dying_since < DYING_FOR
+            if self._starts >= STARTS and not excused:
                 self.close()
                 raise ArmillaryError(f"Ray workers end before they have loaded the model ({why})")
         self._ray.kill(actor.handle)
@@ -131,14 +183,20 @@ class Ray:
             handle = kind.remote(number, self.workers, self.threads)
         return _Actor(handle, Worker(number, "ray", 0), handle.open.remote(self._job))
 
+    @property
+    def _gone(self) -> bool:
+        return self._lifeline is not None and self._lifeline.cut
+
     def drop(self) -> None:
+        if self._gone:
+            return
         for actor in self._actors:
             if actor.ticket is not None:
                 self._ray.kill(actor.handle)
         self._actors = [actor for actor in self._actors if actor.ticket is None]
 
     def _end_actors(self) -> None:
-        for actor in self._actors:
+        for actor in self._actors if not self._gone else ():
             self._ray.kill(actor.handle)
         self._actors, self._job, self._facts, self._shared, self._starts = [], None, None, None, 0
 
@@ -147,7 +205,7 @@ class Ray:
             self._end_actors()
             with _no_warnings():
                 self._ray.shutdown()
-            self._ray = None
+            self._ray = self._lifeline = None
 
 
 class _Actor:
@@ -155,6 +213,7 @@ class _Actor:
         self.handle, self.worker, self.events = handle, worker, events
         self.ticket: int | None = None
         self.ready = False
+        self.heard = time.monotonic()
 
 
 class RayWorker:
@@ -193,6 +252,7 @@ def connect(processors: int, address: str | None) -> Any:
     """Ray, connected to the cluster at `address` or to one of this machine; it tells nobody of us."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # the death of a worker is told in our words
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")  # then Ray would end us; we look earlier
     try:
         with _no_warnings():
             import ray
@@ -217,12 +277,7 @@ def _why(error: Exception) -> str:
     """One phrase for what Ray tells in many lines."""
     if "No module named 'armillary'" in str(error):
         return "armillary is not installed on a machine of the cluster"
-    known = {
-        "ActorDiedError": "its process died",
-        "ActorUnavailableError": "it cannot be reached",
-        "OutOfMemoryError": "it had too little memory",
-        "NodeDiedError": "its machine is gone",
-    }
+    known = {**DEATHS, "OutOfMemoryError": "it had too little memory"}
     return known.get(type(error).__name__, type(error).__name__)
 
 
