@@ -120,6 +120,8 @@ def again(case: Case, name: str, command: list[str], disk: Path, code: int, told
     """What is wrong when there is room and the command is given once more, if something is."""
     if code == 0 and name in PAGES:
         return None
+    if name == "intervene" and (disk / "changed").exists():  # written whole before the output was full: it loads
+        command = ["inspect", str(disk / "changed"), "--weights"]
     ran = programs.armillary(command, case.scratch / "logs")
     if ran.raw:
         return Outcome("", TRACEBACK, f"{told}; then, with room: {ran.words}")

@@ -126,6 +126,7 @@ def _work(work: Work, log: Path, answer: int) -> None:
     """The forked process: it ends here, whatever happens."""
     try:
         os.setsid()
+        sys.dont_write_bytecode = True  # an import with no room for its compiled file leaves half of one, for everybody
         written = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(written, 1)
         os.dup2(written, 2)
