@@ -257,3 +257,25 @@ def test_the_undamaged_gguf_file_is_read(tmp_path: Path) -> None:
     small_gguf(tmp_path / "model.gguf")
     assert len(arm.describe(tmp_path / "model.gguf").layers) == 2
     assert arm.load(tmp_path / "model.gguf") is not None
+
+
+@pytest.mark.parametrize("field", ["tensors", "fields", "tokens", "layers", "architecture"])
+def test_a_gguf_header_that_counts_forever(tmp_path: Path, field: str) -> None:
+    """The package gguf would believe these numbers, and count."""
+    pytest.importorskip("gguf")
+    content = bytearray(small_gguf(tmp_path / "whole.gguf")[0])
+    places = {
+        "tensors": 8,
+        "fields": 16,
+        "tokens": content.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 8,
+        "layers": content.index(b"llama.block_count") + len("llama.block_count") + 4,
+        "architecture": content.index(b"general.architecture") + len("general.architecture") + 4,
+    }
+    size = 4 if field == "layers" else 8
+    content[places[field] : places[field] + size] = (2 ** (8 * size - 2)).to_bytes(size, "little")
+    (tmp_path / "whole.gguf").unlink()
+    file = tmp_path / "model.gguf"
+    file.write_bytes(bytes(content))
+    for use in (arm.describe, arm.load, load_tokenizer):
+        with time_limit(), pytest.raises(arm.ArmillaryError, match=r"not a GGUF file"):
+            use(file)
