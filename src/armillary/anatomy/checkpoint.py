@@ -203,6 +203,11 @@ STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16
 """The types of plain numbers; everything else is some quantised format."""
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has weights in some form, or an index of them."""
+    return any(list(folder.glob(pattern)) for pattern in ("*.safetensors", INDEX, "pytorch_model*.bin*"))
+
+
 def _headers_of(file: Path) -> Iterator[tuple[str, Tensor]]:
     """The names of a file's tensors, each with its shape and type as a tensor without numbers."""
     try:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from armillary.anatomy.adapter import Adapter, adapter_for, known_families
-from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
+from armillary.anatomy.checkpoint import Checkpoint, expanded, has_weights, load_config
 from armillary.anatomy.description import Anatomy, Layer, Rotary
 from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.gguf_header import check_gguf
@@ -58,10 +58,10 @@ def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> An
 def of_files(config: Any, source: str | Path) -> Anatomy:
     """The anatomy of a folder or GGUF file with this configuration; its headers are checked against it, whole."""
     anatomy, packed, place = _of_config(config), gguf_file(source), Path(source)
-    if packed is None and not place.is_dir():
-        return anatomy
-    checkpoint = Checkpoint(place) if packed is None else GgufCheckpoint(packed, config, len(anatomy.layers))
     adapter = adapter_for(anatomy.family)
+    if packed is None and (not place.is_dir() or (adapter is None and not has_weights(place))):
+        return anatomy  # what is told of an unknown family needs no weights
+    checkpoint = Checkpoint(place) if packed is None else GgufCheckpoint(packed, config, len(anatomy.layers))
     if adapter is None:
         names = checkpoint.names()
         if len(anatomy.layers) > max(256, len(names)) and not lifted():
