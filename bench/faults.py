@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--case", type=int, nargs="+", help="these cases alone, by number")
     parser.add_argument("--out", type=Path, help="write the counts here, and no page")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # folders in memory are removed
     found = campaign(tuple(given.only), given.count, given.seed, given.case)
     if given.case:
         for one in (one for ended in found.values() for one in ended):

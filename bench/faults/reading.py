@@ -101,7 +101,8 @@ def rebuilt(folder: Path) -> torch.nn.Module:
     _refuse_more_layers(settings, stored)
     if hasattr(settings, "initializer_range"):
         settings.initializer_range = 0.02  # every parameter is replaced, so this may be anything that can be drawn from
-    named = getattr(transformers, (settings.architectures or [""])[0], None)
+    names = [name for name in settings.architectures or () if isinstance(name, str)]
+    named = getattr(transformers, names[0], None) if names else None
     maker = named._from_config if named is not None else transformers.AutoModelForCausalLM.from_config
     model = maker(settings, dtype=torch.float32)
     wanted = dict(model.named_parameters())

@@ -34,8 +34,8 @@ PREPARE = -1
 PREPARE_BOUND = 1200.0
 PATIENCE = 3.0
 """A case that does not answer in time is tried once more with so many times the bound: a busy machine is no hang."""
-MEMORY = 24 << 30
-"""Bytes of address space that a case may map: absurd sizes end in a MemoryError, not in a machine that swaps."""
+MEMORY = 4 << 30
+"""Bytes that a case may have: absurd sizes end in a MemoryError, not in a machine that swaps."""
 
 
 Work = Callable[[], Outcome | list[Outcome] | None]
@@ -131,7 +131,7 @@ def _work(work: Work, log: Path, answer: int) -> None:
         os.dup2(written, 1)
         os.dup2(written, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         found = work() or Outcome("", SAME)
     except BaseException as error:
