@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from armillary.comparison import compare
     from armillary.converting import convert
     from armillary.errors import ArmillaryError
+    from armillary.limits import no_limits
     from armillary.merging import merge
     from armillary.models import load
     from armillary.scanning import scan, scan_part
@@ -43,6 +44,7 @@ _HOMES = {
     "compare": "armillary.comparison",
     "convert": "armillary.converting",
     "ArmillaryError": "armillary.errors",
+    "no_limits": "armillary.limits",
     "load": "armillary.models",
     "merge": "armillary.merging",
     "scan": "armillary.scanning",
@@ -71,6 +73,7 @@ __all__ = [
     "known_families",
     "load",
     "merge",
+    "no_limits",
     "open_atlas",
     "rebuilt_logits",
     "register",

@@ -71,6 +71,7 @@ class KeptSettings(TypedDict):
     length: NotRequired[int]
     sequences: NotRequired[int]
     skip: NotRequired[int]
+    bos: NotRequired[str]
     seed: NotRequired[int]
     second_pass: NotRequired[int]
 
@@ -157,7 +158,7 @@ def check_attributes(attributes: dict[str, Any], store: Path) -> None:
     elif any(layer[name] < 1 for layer in layers for name in ("heads", "kv_heads", "head_width")):
         wrong = "a layer of its anatomy has no heads"
     elif settings.get("streams"):
-        lacking = [name for name in ("length", "sequences", "skip", "seed") if name not in settings]
+        lacking = [name for name in ("length", "sequences", "skip", "seed", "bos") if name not in settings]
         wrong = f"settings.{lacking[0]} is missing" if lacking else None
     if wrong:
         raise ArmillaryError(f"{store / 'zarr.json'} is not what Armillary writes, {wrong}: {REMEDY}")

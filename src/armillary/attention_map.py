@@ -18,6 +18,7 @@ from armillary.anatomy.description import Anatomy
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.layout import entry, find_stack
+from armillary.limits import attention_seconds, refuse_beyond_memory, refuse_beyond_patience
 from armillary.modes import evaluating
 from armillary.numerals import whole_number
 from armillary.streams.stream import wide
@@ -104,6 +105,7 @@ def attention_map(
     if not words.tokens:
         raise ArmillaryError("the tokenizer makes no tokens of this text: give one with words")
     anatomy, sums = describe(model), _Sums(words)
+    _refuse_too_long(words, anatomy, len(anatomy.layers) if layers is None else len(layers))
     follows = bool(find_stack(model, anatomy).blocks)
     tap = Tap(model, sums.add_layer, sums.keep_embeddings if follows else None)
     sums.shares = _head_shares(anatomy, layers, heads, weights)
@@ -130,6 +132,15 @@ def attention_map(
         weights,
         None if heads is None else tuple(dict.fromkeys(heads)),
     )
+
+
+def _refuse_too_long(words: Words, anatomy: Anatomy, layers: int) -> None:
+    """Raise if the maps do not fit: 8 bytes for every pair of words in every layer, and 40 while they are sorted."""
+    count, length = len(words.names), len(words.tokens)
+    what, instead = f"a map of {count} words in {layers} layers", "give a shorter text, or fewer layers"
+    refuse_beyond_memory((8.0 * layers + 40.0) * count**2, what, instead)
+    most = max(anatomy.layers, key=lambda layer: layer.heads * layer.head_width)
+    refuse_beyond_patience(attention_seconds(most.heads, most.head_width, 1, length), what, "give a shorter text")
 
 
 def strongest(found: AttentionMap, count: int = 8) -> pd.DataFrame:

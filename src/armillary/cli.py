@@ -31,6 +31,7 @@ from armillary.commands import (
 )
 from armillary.commands.command import Command
 from armillary.errors import ArmillaryError
+from armillary.limits import lift
 from armillary.quiet import VERBOSE
 from armillary.waiting import wait_asleep
 
@@ -56,7 +57,12 @@ def armillary(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also show what transformers says while it loads a model.")
     ] = False,
+    no_limits: Annotated[
+        bool, typer.Option("--no-limits", help="Try also what should need more memory or time than there is.")
+    ] = False,
 ) -> None:
+    if no_limits:
+        lift()
     if verbose:
         os.environ[VERBOSE] = "1"  # workers inherit it
     if version:
@@ -114,6 +120,9 @@ def main() -> None:
         code = 2
     except MemoryError as error:
         _tell(f"there is not enough memory for this ({error or 'nothing could be set aside'}): ask for less")
+        code = 2
+    except typer.Abort as error:  # how Typer passes on an EOFError
+        _tell(f"something that was read ended too early ({error.__cause__ or 'the input'})")
         code = 2
     except UsageError as error:
         code = 2

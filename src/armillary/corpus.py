@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from armillary.errors import ArmillaryError
+from armillary.limits import refuse_beyond_memory
 from armillary.sources import Document, Skipped, open_sources
 
 Bos = Literal["auto", "always", "never"]
@@ -66,6 +67,7 @@ def read_blocks(
     names = _names(sources)
     if length < 2 or sequences < 1:
         raise ArmillaryError(f"blocks of {length} tokens and {sequences} sequences make no corpus: 2 and 1 at least")
+    refuse_too_many(sequences, length, sources)
     if names == [RANDOM]:
         return random_blocks(length=length, sequences=sequences, vocabulary=vocabulary, seed=seed)
     skipped = Skipped()
@@ -109,6 +111,13 @@ def read_blocks(
         after=tuple(after),
         begin=begin_token(tokenizer),
     )
+
+
+def refuse_too_many(sequences: int, length: int, sources: str | Path | Sequence[str | Path]) -> None:
+    """Raise if so many blocks do not fit into memory: 8 bytes a token, and as Python's numbers before that 40 more."""
+    each = 8.0 if str(sources) == RANDOM else 48.0
+    what = f"{sequences} blocks of {length} tokens"
+    refuse_beyond_memory(sequences * length * each, what, "ask for fewer or shorter blocks")
 
 
 def check_corpus(sources: str | Path | Sequence[str | Path]) -> None:

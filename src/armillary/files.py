@@ -105,10 +105,8 @@ def write_problem(path: Path, error: OSError) -> str:
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, where they are missing."""
-    try:
+    with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArmillaryError(write_problem(path, error)) from error
 
 
 @contextmanager
@@ -138,14 +136,13 @@ def whole_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     make_folder(path.parent)
     part = _beside(path, "part")
     try:
-        part.mkdir()
-        yield part
-        if replace:
-            _take_place(part, path)
-        else:
-            part.replace(path)
-    except OSError as error:
-        raise ArmillaryError(write_problem(path, error)) from error
+        with writing(path):
+            part.mkdir()
+            yield part
+            if replace:
+                _take_place(part, path)
+            else:
+                part.replace(path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

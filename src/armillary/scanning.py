@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from armillary.anatomy.description import Anatomy
 from armillary.atlas import Atlas, open_atlas
-from armillary.corpus import Blocks, check_corpus, read_blocks, token_blocks
+from armillary.corpus import Blocks, check_corpus, read_blocks, refuse_too_many, token_blocks
 from armillary.engines import opened
 from armillary.engines.engine import Engine
 from armillary.engines.scan_job import Facts, ScanJob
 from armillary.errors import ArmillaryError
+from armillary.limits import attention_seconds, refuse_beyond_memory, refuse_beyond_patience
 from armillary.models import load_tokenizer
 from armillary.progress import Progress
 from armillary.running import Run
@@ -108,8 +110,9 @@ def _run(
     settings: dict[str, Any],
 ) -> Iterator[Run]:
     """The scan, with its workers started; a mistake in settings or corpus is told before a large model is loaded."""
-    _settings(settings, corpus, None)
+    asked = _settings(settings, corpus, None)
     if not isinstance(corpus, Tensor | np.ndarray):
+        refuse_too_many(asked.sequences, asked.length, corpus)
         check_corpus(corpus)
     with opened(*engine) as workers:
         facts = workers.start(job)
@@ -121,8 +124,25 @@ def _run(
             size = shard_size(facts.parameters, anatomy.d_model, len(anatomy.layers), chosen.length)
             chosen = replace(chosen, shard=size)
         facts.anatomy.check_length(chosen.length)
+        _refuse_too_large(chosen, facts.anatomy)
         blocks = _named(_blocks(corpus, tokenizer, chosen, facts), tokenizer, chosen, facts)
         yield Run(workers, facts, blocks, chosen, model_name(job.model), corpus_name(corpus), progress or Progress())
+
+
+def _refuse_too_large(settings: ScanSettings, anatomy: Anatomy) -> None:
+    """Raise if a batch cannot be held, or if one layer of it would not end: Ctrl-C waits for that long.
+
+    Held at once are some eight vectors of every token (the stream, its norm, q, k, v, what comes out) in float32, and
+    of every layer a mean and a spread by position in float64.
+    """
+    batch = min(settings.batch, settings.sequences)
+    what = f"{batch} blocks of {settings.length} tokens at once"
+    vectors = 32.0 * batch + (16.0 * len(anatomy.layers) if "positions" in settings.streams else 0.0)
+    instead = "use shorter blocks" if batch == 1 else "use shorter blocks, or a smaller batch"
+    refuse_beyond_memory(vectors * settings.length * anatomy.d_model, what, instead)
+    most = max(anatomy.layers, key=lambda layer: layer.heads * layer.head_width)
+    seconds = attention_seconds(most.heads, most.head_width, batch, settings.length)
+    refuse_beyond_patience(seconds, f"the attention of one layer on {what}", instead)
 
 
 def model_name(model: nn.Module | str | Path) -> str:

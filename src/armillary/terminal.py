@@ -1,6 +1,6 @@
 """What the commands print: tables that fit a terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import replace
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def progress(items: Iterable[T], what: str) -> Iterator[T]:
     """The items, with a progress bar on standard error, or with lines where that is no terminal."""
-    listed = list(items)
+    listed = items if isinstance(items, Sized) else list(items)
     if is_terminal():
         yield from track(listed, what, console=Console(stderr=True), transient=True)
         return

@@ -7,8 +7,9 @@ import mmap
 import struct
 from pathlib import Path
 
-from armillary.anatomy.limits import LAYERS, LIFTED, lifted
+from armillary.anatomy.limits import LAYERS, LIFTED
 from armillary.errors import ArmillaryError
+from armillary.limits import lifted
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a scalar by the number of its type."""
@@ -114,9 +115,7 @@ def _walk(header: _Header) -> None:
             number = int(struct.unpack_from(header.order + WHOLE_NUMBERS[kind], header.data, start)[0])
             alignment = number if key == "general.alignment" else alignment
             if key.endswith("block_count") and number > LAYERS and not lifted():
-                raise ValueError(
-                    f"{key} is {number:,}, more than {LAYERS:,} (set {LIFTED} in the environment to go on)"
-                )
+                raise ValueError(f"{key} is {number:,}, more than {LAYERS:,} ({LIFTED} goes on)")
         elif key == "general.architecture" and kind == STRING:
             size = struct.unpack_from(header.order + "Q", header.data, start)[0]
             architecture = header.data[start + 8 : start + 8 + size].decode("utf-8")

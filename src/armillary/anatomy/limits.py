@@ -1,10 +1,10 @@
 """How large a model can be that a configuration describes: beyond these sizes nothing is built, unless asked."""
 
-import os
 import re
 from typing import Any
 
 from armillary.errors import ArmillaryError
+from armillary.limits import lifted
 
 LAYERS = 10_000
 HEADS = 10_000
@@ -13,14 +13,9 @@ CHANNELS = 20_000_000
 """Channels of all heads of all layers; Llama 3.1 405B has 2 million."""
 OTHERS = 10**12
 LABELS = 10**6
-LIFTED = "ARMILLARY_LIMITS=off"
+LIFTED = "`armillary --no-limits ...` or ARMILLARY_LIMITS=off"
 
 COUNTS_LAYERS = re.compile(r"layers$|^n_?layer$|depth$|num_hidden_groups|inner_group_num|num_blocks|num_stages")
-
-
-def lifted() -> bool:
-    """Whether the environment says that sizes are not limited."""
-    return os.environ.get("ARMILLARY_LIMITS") == "off"
 
 
 def refuse_absurd_counts(settings: dict[str, Any], where: Any) -> None:
@@ -71,7 +66,7 @@ def _said(name: str) -> str:
 
 
 def _advice() -> str:
-    return f" (set {LIFTED} in the environment to go on all the same)"
+    return f" ({LIFTED} goes on all the same)"
 
 
 def _shown(value: Any) -> str:

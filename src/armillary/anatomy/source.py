@@ -14,11 +14,12 @@ from armillary.anatomy.checkpoint import Checkpoint, expanded, has_weights, load
 from armillary.anatomy.description import Anatomy, Layer, Rotary
 from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.gguf_header import check_gguf
-from armillary.anatomy.limits import lifted, refuse_absurd_sizes
+from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.weights import LayerWeights
 from armillary.anatomy.whole import empty_model, refuse_partial, some
 from armillary.errors import ArmillaryError
+from armillary.limits import lifted
 from armillary.modes import evaluating
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from armillary.anatomy.limits import LIFTED, lifted
+from armillary.anatomy.limits import LIFTED
 from armillary.errors import ArmillaryError
+from armillary.limits import lifted
 from armillary.quiet import quiet
 
 TABLES = 2 * 2**30

@@ -172,9 +172,10 @@ def _try_out(
 
     from armillary import tables
     from armillary.interventions.trial import trial
+    from armillary.terminal import progress
 
     say_if_too_long(model, tokenizer, text, generate)
-    found = trial(model, tokenizer, text, change, generate=generate)
+    found = trial(model, tokenizer, text, change, generate=generate, track=progress)
     layers = found.layers()
     if as_json:
         losses = {

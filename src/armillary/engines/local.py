@@ -34,7 +34,11 @@ from armillary.engines.engine import (
     refuse_unlike,
 )
 from armillary.errors import ArmillaryError
+from armillary.limits import refuse_beyond_memory
 from armillary.temporary import remove_folder, temporary_folder
+
+WORKER = 2e8
+"""Bytes of a worker that has imported torch and transformers, before it loads a model."""
 
 STARTS = 3
 """So often a worker may die before it is ready."""
@@ -45,6 +49,7 @@ class Local:
 
     def __init__(self, workers: int, threads: int = 1, patience: float | int = PATIENCE) -> None:
         refuse_idle(workers, threads)
+        refuse_beyond_memory(workers * WORKER, f"{workers} worker processes", "ask for fewer (--workers)")
         self.workers = workers
         self.threads = threads
         self.patience = float(patience)

@@ -1,6 +1,6 @@
 """A model on one text before and after a change: loss, attention entropy, and what it writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,22 @@ from torch import Tensor, nn
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.layout import entry
+from armillary.limits import OPERATIONS, refuse_beyond_patience
 from armillary.modes import evaluating
 from armillary.streams import AttentionStatistics, Stream
 from armillary.tap import Tap
 
 Change = Callable[[nn.Module], AbstractContextManager[nn.Module]]
 """An intervention with its settings: gives the context in which the model is changed."""
+
+
+Track = Callable[[Iterable[int], str], Iterable[int]]
+"""What shows progress: the items as they come, and what they are called."""
+
+
+def untracked(items: Iterable[int], what: str) -> Iterable[int]:
+    """No progress is shown."""
+    return items
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,9 @@ class Trial:
         return table.assign(change=table["after"] - table["before"])
 
 
-def trial(model: nn.Module, tokenizer: Any, text: str, change: Change, *, generate: int = 0) -> Trial:
+def trial(
+    model: nn.Module, tokenizer: Any, text: str, change: Change, *, generate: int = 0, track: Track = untracked
+) -> Trial:
     """Run the text as the model is, and again inside the change."""
     tokens = tokenizer(text, return_tensors="pt")["input_ids"].to(next(model.parameters()).device)
     anatomy = describe(model)
@@ -57,14 +69,24 @@ def trial(model: nn.Module, tokenizer: Any, text: str, change: Change, *, genera
     if tokens.shape[1] < 3:
         raise ArmillaryError(f"the text {text!r} has {tokens.shape[1]} tokens: give a longer one")
     anatomy.check_length(tokens.shape[1] + generate)
-    before = run(model, tokenizer, tokens, generate)
+    _refuse_too_many(generate, tokens.shape[1], sum(weight.numel() for weight in model.parameters()))
+    before = run(model, tokenizer, tokens, generate, track)
     with change(model):
-        after = run(model, tokenizer, tokens, generate)
+        after = run(model, tokenizer, tokens, generate, track)
     return Trial(before, after)
 
 
+def _refuse_too_many(count: int, length: int, weights: int) -> None:
+    """Raise if going on with a text of `length` tokens would take too long: each new one runs the whole text so far."""
+    ran = count * length + count * (count - 1) / 2
+    what = f"generating {count} tokens before and after the change"
+    refuse_beyond_patience(2 * 2.0 * weights * ran / OPERATIONS, what, "ask for fewer")
+
+
 @torch.no_grad()
-def run(model: nn.Module, tokenizer: Any, tokens: Int[Tensor, "1 token"], generate: int = 0) -> Run:
+def run(
+    model: nn.Module, tokenizer: Any, tokens: Int[Tensor, "1 token"], generate: int = 0, track: Track = untracked
+) -> Run:
     """Loss, entropies and the continuation (greedy, so that nothing but the model decides)."""
     statistics = Stream(AttentionStatistics(skip=1, length=tokens.shape[1]))
     loss = None
@@ -75,7 +97,7 @@ def run(model: nn.Module, tokenizer: Any, tokens: Int[Tensor, "1 token"], genera
         else:
             entry(model)(input_ids=tokens)
     found = statistics.finish()
-    written = continuation(model, tokenizer, tokens, generate) if generate else None
+    written = continuation(model, tokenizer, tokens, generate, track) if generate else None
     return Run(loss, found["entropy"].cpu().numpy(), found["entropy_norm"].cpu().numpy(), written)
 
 
@@ -86,14 +108,16 @@ def predicts(model: Any) -> bool:
 
 
 @torch.no_grad()
-def continuation(model: Any, tokenizer: Any, tokens: Int[Tensor, "1 token"], count: int) -> str:
+def continuation(
+    model: Any, tokenizer: Any, tokens: Int[Tensor, "1 token"], count: int, track: Track = untracked
+) -> str:
     """The most likely `count` tokens after the text, one after the other."""
     if not predicts(model):
         raise ArmillaryError(f"{type(model).__name__} does not predict the next token: it cannot go on with a text")
     end = getattr(model.config, "eos_token_id", None)
     ends = set(end) if isinstance(end, list | tuple) else {end}
     with evaluating(model):
-        for _ in range(count):
+        for _ in track(range(count), "tokens"):
             following = model(input_ids=tokens, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)
             tokens = torch.cat([tokens, following], 1)
             if int(following) in ends:

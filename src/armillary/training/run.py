@@ -26,6 +26,7 @@ from armillary.corpora import split_sources
 from armillary.errors import ArmillaryError
 from armillary.files import make_folder, remove_leftovers, whole_folder, write_atomically, writing
 from armillary.folder_lock import FolderLock
+from armillary.limits import refuse_beyond_memory
 from armillary.models import load_tokenizer
 from armillary.modes import own_random_numbers
 from armillary.shards import differences
@@ -106,7 +107,7 @@ def _train(
     plain = copy.deepcopy(model)
     if config.regulariser.kind == "sigma-reparam":
         merge_sigma_reparam(plain)
-    with writing(folder / "model"), whole_folder(folder / "model") as place:
+    with whole_folder(folder / "model") as place:
         plain.save_pretrained(place)
         text.tokenizer.save_pretrained(place)
     loss = _held_out(model, text.held_out, length, None)
@@ -127,6 +128,7 @@ def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
     """The model with random weights from the seed, and its penalty where there is one."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    refuse_too_large(config, len(text.tokenizer))
     shape = config.model
     end = text.tokenizer.eos_token_id
     start = end if text.tokenizer.bos_token_id is None else text.tokenizer.bos_token_id
@@ -178,6 +180,24 @@ def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
     elif config.regulariser.kind == "sigma-reparam":
         sigma_reparam(model)
     return model, penalty
+
+
+def refuse_too_large(config: RunConfig, vocabulary: int) -> None:
+    """Raise if the model does not fit: 16 bytes for every weight (itself, its gradient, two moments of AdamW).
+
+    With them some 40 kB of Python for every layer, and what a step keeps for its gradients: fourteen vectors and the
+    MLP's of every token in every layer, and the logits with their gradient, in float32.
+    """
+    shape, tokens = config.model, config.training.batch * config.training.length
+    mlp = shape.mlp or 4 * shape.width
+    weights = shape.layers * (4 * shape.width**2 + 2 * shape.width * mlp) + vocabulary * shape.width
+    kept = tokens * (shape.layers * (14 * shape.width + 2 * mlp) + 2 * vocabulary)
+    refuse_beyond_memory(
+        16.0 * weights + 4.0 * kept + 4e4 * shape.layers,
+        f"a model of {shape.layers} layers of width {shape.width} on {config.training.batch} x "
+        f"{config.training.length} tokens a step",
+        "train a smaller one, or on smaller batches",
+    )
 
 
 def rotary_change(config: RunConfig) -> dict[str, Any] | None:
