@@ -277,7 +277,6 @@ class TestCommand:
             (["--scale", "2", "--out", "x", "--generate", "3"], "need a text"),
             (["--scale", "2", "--parts", "q", "--text", "a b c d"], "--parts has no effect"),
             (["--cut", "2", "--seed", "1", "--text", "a b c d"], "--seed has no effect"),
-            (["--scale", "2", "--text", "a b c d", "--generate", "-5"], "0 or more"),
             (["--scale", "2", "--layers", "0-99999999999", "--text", "a b c d"], "beyond any model"),
         ],
     )
