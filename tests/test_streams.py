@@ -208,7 +208,7 @@ def test_attention_statistics(case: tuple[AttentionView, list[AttentionView], in
 @pytest.mark.parametrize(("spread", "length"), [(1.0, 256), (6.0, 256), (6.0, 640)])
 def test_single_precision_tiles_keep_seven_digits(spread: float, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the same statistic in float64, of queries and keys with a mean, as trained heads have."""
-    monkeypatch.setattr("armillary.streams.causal.SHORT", 400)
+    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 400)
     torch.manual_seed(0)
     q, k = (spread**0.5 * torch.randn(4, 6, length, 32) + torch.randn(1, 6, 1, 32) for _ in range(2))
     views = [AttentionView(q.to(kind), k.to(kind), k.to(kind), 32**-0.5, causal=True) for kind in DTYPES[1::-1]]
@@ -241,10 +241,10 @@ def test_plain_causal_rows_equal_masked_ones(
         view = replace(view, mask=view.visible())
     taken: list[Any] = []
     plain = attention.CausalBlock
-    monkeypatch.setattr("armillary.streams.causal.SHORT", 0)
+    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 0)
     monkeypatch.setattr(attention, "CausalBlock", lambda *given: taken.append(given) or plain(*given))
     monkeypatch.setattr("armillary.streams.tiles.ROWS", 5)
-    monkeypatch.setattr("armillary.streams.causal.TILE", 2 * 64 * 5)
+    monkeypatch.setattr("armillary.streams.workspace.TILE", 2 * 64 * 5)
     monkeypatch.setattr("armillary.streams.tiles.TILE", 2 * 64 * 5)
     statistic = AttentionStatistics(skip, 64)
     found = statistic.finish(statistic.measure(view))
@@ -255,9 +255,9 @@ def test_plain_causal_rows_equal_masked_ones(
 
 
 def test_rows_that_padding_bias_or_caps_change_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from armillary.streams.causal import plain_keys
+    from armillary.streams.causal_geometry import plain_keys
 
-    monkeypatch.setattr("armillary.streams.causal.SHORT", 0)
+    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 0)
     monkeypatch.setattr("armillary.streams.tiles.ROWS", 4)
     monkeypatch.setattr("armillary.streams.tiles.TILE", 4 * 40)
     q = torch.randn(2, 1, 40, 4)
@@ -280,7 +280,7 @@ def test_rows_that_padding_bias_or_caps_change_are_masked(monkeypatch: pytest.Mo
 
 def test_logits_of_hundreds_are_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond where exp ends: most weights are nothing, and no number is lost."""
-    monkeypatch.setattr("armillary.streams.causal.SHORT", 0)
+    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 0)
     torch.manual_seed(0)
     q, k = torch.randn(1, 2, 256, 8), torch.randn(1, 2, 256, 8)
     views = [AttentionView(q.to(kind), k.to(kind), k.to(kind), 60.0, causal=True) for kind in DTYPES[1::-1]]

@@ -4,7 +4,8 @@ from torch import Tensor
 
 from armillary.errors import ArmillaryError
 from armillary.streams.by_place import Places
-from armillary.streams.causal import CausalBlock, Shared, plain_keys
+from armillary.streams.causal import CausalBlock, LayerKeys
+from armillary.streams.causal_geometry import plain_keys
 from armillary.streams.masked import MaskedBlock
 from armillary.streams.power_sums import MOMENT_STATE, MOMENTS, combine_moments, finish_moments
 from armillary.streams.stream import State
@@ -54,14 +55,14 @@ class AttentionStatistics:
                 f"{batch.queries} queries and {batch.keys} keys, without the first {self.skip}: these statistics were "
                 f"made for texts of up to {self.length} tokens, and need one after the skipped"
             )
-        places, shared = Places(batch.heads, self.length, batch.q.device), Shared(batch)
+        places, layer = Places(batch.heads, self.length, batch.q.device), LayerKeys(batch)
         total: State = {}
         for block in row_blocks(batch, self.skip):
             plain = plain_keys(block, self.skip)
             if plain is None:
                 found = MaskedBlock(block, self.skip, places).state()
             else:
-                found = CausalBlock(block, plain, self.skip, shared, places).state()
+                found = CausalBlock(block, plain, self.skip, layer, places).state()
             total = self._add(total, found) if total else found
         return total | places.state
 
