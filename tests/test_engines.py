@@ -624,7 +624,7 @@ def test_parts_are_runs_of_shards_that_cover_all() -> None:
     every = plan(101, 7)
     for of in range(1, len(every) + 1):
         parts = [Part(number, of).shards(every) for number in range(1, of + 1)]
-        assert [shard for part in parts for shard in part] == every
+        assert [shard for part in parts for shard in part] == list(every)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
