@@ -3,6 +3,7 @@
     python bench/faults.py                                      the whole campaign (`make faults`): below an hour
     python bench/faults.py --only atlases kills --count 0.1     some subjects, a tenth of their cases
     python bench/faults.py --only atlases --seed 0 --case 17    one case again
+    python bench/faults.py --join a.json b.json                 subjects that ran apart (--out), as one campaign
 
 Kills, damaged folders and atlases, full disks, mutated checkpoints, absurd command lines, hostile requests. Writes the
 counts to bench/faults.json and docs/faults.md, and ends with exit code 1 if a value differs, a traceback is seen,
@@ -104,7 +105,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, nargs="+", help="these cases alone, by number")
     parser.add_argument("--out", type=Path, help="write the counts here, and no page")
+    parser.add_argument("--join", type=Path, nargs="+", help="run nothing: the counts of these files, and the page")
     given = parser.parse_args()
+    if given.join:
+        page.write(page.joined([json.loads(file.read_text(encoding="utf-8")) for file in given.join]))
+        return
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # folders in memory are removed
     found = campaign(tuple(given.only), given.count, given.seed, given.case)
     if given.case:
@@ -113,10 +118,10 @@ def main() -> None:
     counts = summary(found, given.seed)
     whole = set(given.only) == set(SUBJECTS) and given.count == 1.0 and not given.case
     if whole or given.out:
-        file = given.out or page.COUNTS
-        file.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
-        if not given.out:
-            page.write()
+        if given.out:
+            given.out.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+        else:
+            page.write(counts)
     bad = {subject: told["faults"] for subject, told in counts["subjects"].items() if told["faults"]}
     for subject, rows in bad.items():
         for row in rows:

@@ -176,3 +176,11 @@ class TestConfinement:
         if found["verdict"] == "skipped":
             pytest.skip(found["told"])
         assert found["verdict"] == "same", found
+
+
+def test_subjects_that_ran_apart_are_joined_in_order_and_others_are_not(faults: Any) -> None:
+    page = faults("page")
+    kills, atlases = ({"machine": {"cores": 2}, "seed": 0, "subjects": {name: {}}} for name in ("kills", "atlases"))
+    assert list(page.joined([atlases, kills])["subjects"]) == ["kills", "atlases"]
+    with pytest.raises(SystemExit, match="different machines"):
+        page.joined([kills, {**atlases, "seed": 1}])

@@ -1,6 +1,7 @@
-"""docs/faults.md, written from bench/faults.json; no number is typed by hand."""
+"""bench/faults.json and docs/faults.md, written from the counts of a campaign; no number is typed by hand."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,5 +65,15 @@ def rendered(found: dict[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def write() -> None:
-    PAGE.write_text(rendered(json.loads(COUNTS.read_text(encoding="utf-8"))), encoding="utf-8")
+def joined(counts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The counts of subjects that ran apart, on one machine with one seed, as those of one campaign."""
+    if any((each["machine"], each["seed"]) != (counts[0]["machine"], counts[0]["seed"]) for each in counts):
+        sys.exit("these counts are of different machines, versions or seeds: run all subjects again on one")
+    subjects = {name: of_subject for each in counts for name, of_subject in each["subjects"].items()}
+    return {**counts[0], "subjects": {name: subjects[name] for name in SUBJECTS if name in subjects}}
+
+
+def write(counts: dict[str, Any]) -> None:
+    """Keep the counts, and write their page."""
+    COUNTS.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(rendered(counts), encoding="utf-8")
