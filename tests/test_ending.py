@@ -140,3 +140,29 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(arm.ArmillaryError, match="set TMPDIR"):
         temporary_folder()
+
+
+IN_A_FINALIZER = """
+import os, signal, time
+from armillary import cli
+
+class Finalized:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)  # the handler runs here, where Python drops what it raises
+
+@cli.app.command()
+def finalize() -> None:
+    Finalized()
+    time.sleep(60)
+
+cli.main()
+"""
+
+
+def test_a_signal_that_meets_a_finalizer_is_not_lost() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_A_FINALIZER, "finalize"], capture_output=True, text=True, timeout=WITHIN, check=False
+    )
+    assert ended.returncode == 143, ended.stderr
+    assert "Traceback" not in ended.stderr

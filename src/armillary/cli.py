@@ -166,4 +166,15 @@ def _tell(sentence: str) -> None:
 
 def _ended(number: int, frame: Any) -> None:
     """SIGTERM ends the program as an exception does, so that workers end and temporary folders are removed."""
+    sys.unraisablehook = _end_again
     sys.exit(TERMINATED)
+
+
+def _end_again(unraisable: Any) -> None:
+    """Python drops what is raised inside a finalizer; if that was the exception above, the signal is sent again."""
+    if isinstance(unraisable.exc_value, SystemExit) and unraisable.exc_value.code == TERMINATED:
+        again = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(unraisable)
