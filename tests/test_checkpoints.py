@@ -107,6 +107,20 @@ class TestTheFolderIsTheWholeTruth:
         assert torch.equal(q, twice[name])
         assert torch.equal(arm.load(folder).get_parameter(name), twice[name])
 
+    def test_plain_weights_that_the_configuration_calls_quantized(self, folder: Path) -> None:
+        edit_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+        assert "quantization_config, but its weights are plain numbers" in refusal(folder)
+
+    @pytest.mark.parametrize("size", [0, 1])
+    def test_a_bias_of_another_width(self, tmp_path: Path, size: int) -> None:
+        sample_model("gpt2").save_pretrained(tmp_path / "gpt2")
+        file = tmp_path / "gpt2" / "model.safetensors"
+        stored = load_file(file)
+        name = next(name for name in stored if name.endswith("attn.c_attn.bias"))
+        stored[name] = stored[name][:size].clone()
+        save_file(stored, file, metadata={"format": "pt"})
+        assert f"attn.c_attn.bias has shape ({size},)" in refusal(tmp_path / "gpt2")
+
     def test_layers_beyond_the_configuration(self, folder: Path) -> None:
         edit_config(folder, num_hidden_layers=2)
         assert "more layers than its configuration says (model.layers.2.self_attn.k_proj.weight" in refusal(folder)

@@ -141,7 +141,7 @@ def config_special(folder: Path, rng: random.Random) -> tuple[str, str]:
                     (["full_attention"] * 3, ["sliding_attention"] * 3, ["x"] * 3, ["full_attention"])
                 )
             },
-            {"armillary_rotary": rng.choice(({"p": 0.5}, {"p": -1}, {"x": 1}, 7, "p"))},
+            {"armillary_rotary": rng.choice(({"p": 2}, {"p": -1}, {"x": 1}, 7, "p"))},
         )
     )
     config |= change

@@ -139,6 +139,7 @@ def head_matrices(
     out_axis = 1 if at.transposed else 0
     runs = len(starts) if at.rows is separate else heads + 2 * kv_heads
     check_shape(f"{at.name}.weight", weight, 1 - out_axis, d, out_axis, runs * e)
+    check_bias(f"{at.name}.bias", bias, runs * e)
     views = (weight.narrow(out_axis, start, e) for start in starts)
     matrices = tuple(view if at.transposed else view.T for view in views)
     return matrices, None if bias is None else tuple(bias.narrow(0, start, e) for start in starts)
@@ -152,6 +153,7 @@ def output_matrices(
     weight, bias = stored(read, f"{at.name}.weight"), read(f"{at.name}.bias")
     in_axis = 0 if at.transposed else 1
     check_shape(f"{at.name}.weight", weight, 1 - in_axis, d, in_axis, heads * e)
+    check_bias(f"{at.name}.bias", bias, d)
     views = (weight.narrow(in_axis, a * e, e) for a in range(heads))
     return tuple(view if at.transposed else view.T for view in views), bias
 
@@ -184,6 +186,15 @@ def stored(read: Read, name: str) -> Tensor:
             "load the model in float32, float16 or bfloat16"
         )
     return tensor
+
+
+def check_bias(name: str, bias: Tensor | None, width: int) -> None:
+    """Raise if there is a bias that is no vector of this width."""
+    if bias is not None and tuple(bias.shape) != (width,):
+        raise ArmillaryError(
+            f"{name} has shape {tuple(bias.shape)}, but the configuration asks for ({width},): weights and config.json "
+            "do not belong together"
+        )
 
 
 def check_shape(name: str, weight: Tensor, d_axis: int, d: int, out_axis: int, outputs: int) -> None:

@@ -18,13 +18,25 @@ TABLES = 2 * 2**30
 ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
+def refuse_unquantized(source: Any, headers: dict[str, Tensor]) -> None:
+    """Raise where the configuration says that the weights are quantized, and none is."""
+    if headers and all(header.is_floating_point() for header in headers.values()):
+        raise ArmillaryError(
+            f"the configuration of {source} has a quantization_config, but its weights are plain numbers: weights and "
+            "config.json do not belong together; if the weights are right, remove quantization_config"
+        )
+
+
 def refuse_partial(source: Any, config: Any, headers: dict[str, Tensor]) -> None:
     """Raise where loading would lack tensors, find wrong shapes, integers as weights, or layers beyond the last.
 
     transformers itself loads the headers, as tensors without numbers, so that renamed and merged weights count as
     they would; no weight is read. Models whose code comes with the checkpoint are left to it.
     """
-    if not type(config).__module__.startswith("transformers.") or getattr(config, "quantization_config", None):
+    if not type(config).__module__.startswith("transformers."):
+        return
+    if getattr(config, "quantization_config", None):
+        refuse_unquantized(source, headers)
         return
     try:
         with quiet(always=True):
