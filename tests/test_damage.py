@@ -278,3 +278,27 @@ def test_the_list_of_files_is_exact(atlas: Path) -> None:
         place.write_bytes(text)
         with pytest.raises(arm.ArmillaryError, match="not a list of checksums"):
             arm.open_atlas(atlas)
+
+
+def test_of_several_damaged_files_one_error_is_enough(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zarr reads side by side: errors after the first are nobody's, and asyncio must not print them."""
+    import asyncio
+    import gc
+
+    from armillary.checked_store import CheckedStore
+    from armillary.manifest import Manifest
+
+    def damaged(manifest: Manifest, key: str) -> bytes:
+        raise arm.ArmillaryError(f"{key} is damaged")
+
+    async def reads_and_forgets() -> None:
+        task = asyncio.create_task(CheckedStore(Manifest(tmp_path, {})).get("a"))
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    monkeypatch.setattr(Manifest, "read", damaged)
+    asyncio.run(reads_and_forgets())
+    assert not caplog.records

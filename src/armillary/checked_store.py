@@ -13,6 +13,7 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
+from armillary.errors import ArmillaryError
 from armillary.manifest import Manifest
 
 
@@ -40,6 +41,7 @@ class CheckedStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
+        asyncio.get_running_loop().set_exception_handler(_one_is_enough)
         data = await asyncio.to_thread(self.manifest.read, key)
         made = (prototype or default_buffer_prototype()).buffer
         return None if data is None else made.from_bytes(_asked(data, byte_range))
@@ -78,6 +80,12 @@ class CheckedStore(Store):
 
     async def set_partial_values(self, key_start_values: Any) -> None:
         self._check_writable()
+
+
+def _one_is_enough(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Zarr reads files side by side and raises the first error; asyncio would print the others as tracebacks."""
+    if not isinstance(context.get("exception"), ArmillaryError):
+        loop.default_exception_handler(context)
 
 
 def _asked(data: bytes, wanted: ByteRequest | None) -> bytes:
