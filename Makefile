@@ -6,7 +6,7 @@ READY := .venv/.ready
 # pip compiles nothing below, so what is imported must be kept compiled: else every process would read sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo browser test test-all lint types bench faults real-models clean
+.PHONY: setup demo browser test test-slow test-all lint bench faults real-models clean
 
 setup: $(READY)
 
@@ -35,13 +35,17 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 
 test: $(READY) .venv/.real-models browser
 	$(PYTEST) -m "not slow"
 
-# All tests, also those that take a minute or need two Ray nodes.
+# Only those that take long: trained models, several Ray nodes, experiments that train.
+test-slow: $(READY) .venv/.real-models browser
+	$(PYTEST) -m slow
+
 test-all: $(READY) .venv/.real-models browser
 	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 bench: $(READY)
@@ -49,7 +53,7 @@ bench: $(READY)
 
 # Kills, damaged files, full disks, mutated checkpoints, absurd command lines, hostile requests: docs/faults.md.
 faults: $(READY)
-	$(BIN)/python bench/faults.py
+	$(BIN)/python bench/campaign.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

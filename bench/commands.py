@@ -1,4 +1,4 @@
-"""What starting the program and opening an atlas cost."""
+"""What opening an atlas costs; what starting the program costs is in startup.py."""
 
 import subprocess
 import sys
@@ -20,11 +20,6 @@ def run(*arguments: str) -> None:
 def armillary(*arguments: str) -> None:
     program = f"import sys; sys.argv = {['armillary', *arguments]!r}; from armillary.cli import main; main()"
     run("-c", program)
-
-
-def help_page() -> list[Row]:
-    ours, python = interleaved(lambda: armillary("--help"), lambda: run("-c", "pass"))
-    return [Row("armillary --help", "python -c pass", ours - python, "s more", 0.5)]
 
 
 def open_atlas() -> list[Row]:

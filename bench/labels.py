@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 import armillary as arm
-from armillary.corpus import read_blocks
+from armillary.anatomy.loading import load_tokenizer
 from armillary.lenses.labels import agreement_table, label_counts
-from armillary.models import load_tokenizer
+from armillary.text.sequences import read_sequences
 
 HERE = Path(__file__).parent
 SHARED = HERE.parents[1] / "shared"
@@ -43,7 +43,7 @@ def halves(folder: Path, corpus: str, sequences: int) -> dict[str, object]:
     """Labels of the even and of the odd blocks of a text, and how many are the same."""
     model = arm.load(folder)
     anatomy = arm.describe(model)
-    tokens = read_blocks(
+    tokens = read_sequences(
         corpus, load_tokenizer(folder), length=128, sequences=2 * sequences, vocabulary=anatomy.vocabulary
     ).tokens
     parts = [arm.scan(model, tokens[part::2], second_pass=sequences) for part in (0, 1)]
@@ -59,7 +59,8 @@ def halves(folder: Path, corpus: str, sequences: int) -> dict[str, object]:
         "labels": {label: int(n) for label, n in counts["heads"].items()},
         "sure": int(parts[0].heads["significant"].sum()),
         "rank_correlations": {
-            f"{row.a} ~ {row.b}": round(float(row.correlation), 3) for row in agreement_table(parts[0]).itertuples()
+            f"{row['a']} ~ {row['b']}": round(row["correlation"], 3)
+            for row in agreement_table(parts[0]).to_dict("records")
         },
     }
 

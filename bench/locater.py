@@ -16,7 +16,7 @@ from armillary.training.runs import read_run, side_by_side
 
 PENALTIES = {
     "none": {"kind": "none"},
-    "locater, target localise": {"kind": "locater", "scale": 0.1, "mean": 0.01},
+    "locater, target localize": {"kind": "locater", "scale": 0.1, "mean": 0.01},
     "locater, target 1": {"kind": "locater", "scale": 0.1, "mean": 0.01, "target": 1.0},
     "sigma-reparam": {"kind": "sigma-reparam"},
 }
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
                 config = from_dict(
                     {
                         "model": dict(family="gpt2", layers=1, heads=1, width=width),
-                        "regulariser": penalty,
+                        "regularizer": penalty,
                         "training": {**TRAINING, "seed": seed},
                         "monitor": dict(every=50),
                     }

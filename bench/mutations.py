@@ -1,7 +1,7 @@
 """Break every closed form of theory/, one at a time, and see whether the ledger notices. Writes bench/mutations.json.
 
 python bench/mutations.py: some minutes on one core. Forms that are broken unseen, mostly such as no paper states, are
-listed; tests/test_theory.py and its neighbours test those.
+listed; tests/theory/test_theory.py and its neighbors test those.
 """
 
 import importlib
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from armillary.theory.ledger.entry import Entry
-from armillary.theory.ledger.run import SUBJECTS, entries, recorded, run_one
+from armillary.papers.ledger.entry import Entry
+from armillary.papers.ledger.run import SUBJECTS, entries, recorded, run_one
 
 FORMS = (
     "gaussian",
@@ -45,7 +45,7 @@ def wrong(right: Any, factor: float) -> Any:
 
 def users(form: str, name: str) -> list[Entry]:
     """The entries of the modules whose source names this form, or else its module (it may work behind another)."""
-    modules = [importlib.import_module(f"armillary.theory.ledger.{subject}") for subject in SUBJECTS]
+    modules = [importlib.import_module(f"armillary.papers.ledger.{subject}") for subject in SUBJECTS]
     sources = {module: inspect.getsource(module) for module in modules}
     named = [module for module, source in sources.items() if name in source]
     near = [module for module, source in sources.items() if re.search(rf"theory(\.| import .*){form}\b", source)]
@@ -55,7 +55,7 @@ def users(form: str, name: str) -> list[Entry]:
 def noticed(module: Any, name: str, factor: float) -> str:
     """The id of the first entry whose verdict changes (or whose check fails) with this form broken, or ''."""
     right = getattr(module, name)
-    places = [module, *(importlib.import_module(f"armillary.theory.ledger.{subject}") for subject in SUBJECTS)]
+    places = [module, *(importlib.import_module(f"armillary.papers.ledger.{subject}") for subject in SUBJECTS)]
     places += [importlib.import_module(f"armillary.theory.{form}") for form in FORMS]
     changed = [(place, key) for place in places for key, value in vars(place).items() if value is right]
     for place, key in changed:

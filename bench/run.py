@@ -12,15 +12,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-import commands
 import scaling
 import scans
 import spectra
+import startup
 import torch
-import training
 from measuring import Row
 from rich.console import Console
 from rich.table import Table
+
+import commands
+import training
 
 RESULTS = Path(__file__).with_name("results.json")
 README = Path(__file__).parent.parent / "README.md"
@@ -37,7 +39,7 @@ def pair() -> list[Row]:
 
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
-    "commands": lambda: [*commands.help_page(), *commands.open_atlas()],
+    "commands": lambda: [*startup.rows(), *commands.open_atlas()],
     "scan": scans.first_pass,
     "memory": scans.memory,
     "long": scans.long_text,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import armillary as arm
-from armillary.collector import DEFAULT_STREAMS, new_streams
+from armillary.anatomy.layout import entry
 from armillary.engines.engine import Done, Task, Worker
 from armillary.engines.local import Local
-from armillary.engines.scan_job import FIRST, ScanBench, ShardBlocks
-from armillary.layout import entry
-from armillary.packing import unpack
+from armillary.engines.packing import Data, unpack
 from armillary.progress import Progress
-from armillary.settings import ScanSettings
-from armillary.shards import Shard, from_tensors
-from armillary.streams import Stream
+from armillary.scanning.folder import FileKind, Shard, from_tensors
+from armillary.scanning.job import ScanBench
+from armillary.scanning.settings import scan_settings, wanted_of
+from armillary.scanning.tasks import ShardWork
+from armillary.streams.declaration import Pass
+from armillary.streams.registry import DEFAULT_STREAMS
+from armillary.streams.stream import Stream
 
 RESULTS = Path(__file__).with_name("scaling.json")
 STREAMS = ("positions", "attention", "chunks", "covariance", "lags")
@@ -50,7 +53,7 @@ SHARD = 8
 
 
 def llama(shape: dict[str, int], layers: int) -> Any:
-    """A random model of this shape, made without the time that a proper initialisation takes."""
+    """A random model of this shape, made without the time that a proper initialization takes."""
     config = AutoConfig.for_model("llama", num_hidden_layers=layers, max_position_embeddings=LENGTH, **shape)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -104,15 +107,15 @@ def shape_costs(shape: dict[str, int], layers: int, streams: tuple[str, ...]) ->
     bench = ScanBench(model)
     seconds, operations, _ = forward(model)
 
-    def run(stream: str) -> bytes:
-        settings = ScanSettings(length=LENGTH, sequences=blocks, batch=blocks, shard=blocks, streams=(stream,))
-        for event in bench.run(Task(FIRST, Shard(0, 0, blocks), ShardBlocks(tokens, settings))):
+    def run(stream: str) -> Data:
+        settings = scan_settings(length=LENGTH, sequences=blocks, batch=blocks, shard=blocks, streams=(stream,))
+        for event in bench.run(Task(ShardWork(Pass.FIRST, Shard(0, 0, blocks), tokens, settings))):
             if isinstance(event, Done):
-                return event.files[FIRST]
+                return event.files[FileKind.FIRST]
         raise AssertionError
 
     for stream in streams:
-        passed, counted, data = cost(lambda stream=stream: run(stream))
+        passed, counted, data = cost(partial(run, stream))
         found[stream] = {
             "seconds": max(0.0, passed - seconds) / each,
             "flops": (counted - operations) / each,
@@ -126,11 +129,11 @@ def merge_rate() -> dict[str, float]:
     """Megabytes per second of reading a shard's streams and adding them to the merged ones."""
     model = llama(SMALL, 4)
     bench = ScanBench(model)
-    settings = ScanSettings(length=LENGTH, sequences=2, batch=2, shard=2, streams=DEFAULT_STREAMS)
+    settings = scan_settings(length=LENGTH, sequences=2, batch=2, shard=2, streams=DEFAULT_STREAMS)
     tokens = np.random.default_rng(0).integers(0, 512, (2, LENGTH))
-    done = [e for e in bench.run(Task(FIRST, Shard(0, 0, 2), ShardBlocks(tokens, settings))) if isinstance(e, Done)]
-    data = done[0].files[FIRST]
-    merged = new_streams(settings.wanted(), bench.anatomy)
+    done = [e for e in bench.run(Task(ShardWork(Pass.FIRST, Shard(0, 0, 2), tokens, settings))) if isinstance(e, Done)]
+    data = done[0].files[FileKind.FIRST]
+    merged = wanted_of(settings).first_streams(bench.anatomy)
 
     def merge() -> None:
         streams = {name: Stream(stream.statistic) for name, stream in merged.items()}
@@ -150,17 +153,18 @@ class Clock(Progress):
         self.began = self.ended = 0.0
         self.worked = self.drove = (0.0, 0.0)  # processor seconds of the workers and of the driver, then and now
         self.tokens = 0
-        self.each: dict[int, int] = {}
+        self.by_worker: dict[int, int] = {}
 
-    def begin(self, shards: int, finished: int, tokens: int) -> None:
+    def begin(self, what: str, total: int, unit: str, **others: int) -> None:
         if not self.began:
-            self.began, self.tokens = time.perf_counter(), tokens
+            self.began, self.tokens = time.perf_counter(), total
             self.worked, self.drove = (workers_seconds(), 0.0), (time.process_time(), 0.0)
 
-    def worker_batch(self, worker: Worker, tokens: int) -> None:
-        self.each[worker.number] = self.each.get(worker.number, 0) + tokens
+    def advance(self, count: int = 1, worker: object = None) -> None:
+        if isinstance(worker, Worker):
+            self.by_worker[worker.number] = self.by_worker.get(worker.number, 0) + count
 
-    def shard_done(self, shard: Shard) -> None:
+    def piece_merged(self, index: int) -> None:
         self.ended = time.perf_counter()
         self.worked, self.drove = (self.worked[0], workers_seconds()), (self.drove[0], time.process_time())
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,10 @@ def scheduler(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def _filled(text: str, markers: re.Match[str]) -> str:
+    return f"{markers[1]}{text}\n{markers[2]}"
+
+
 def rendered(page: str) -> str:
     """The page with the present numbers between its markers."""
     found = json.loads((BENCH / "scaling.json").read_text())
@@ -185,7 +190,7 @@ def rendered(page: str) -> str:
     for name, text in parts.items():
         pattern = re.compile(rf"(<!-- {name}: generated -->\n).*?(<!-- end -->)", re.DOTALL)
         assert pattern.search(page), f"docs/scaling.md has no place for {name}"
-        page = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", page)
+        page = pattern.sub(partial(_filled, text), page)
     return page
 
 

@@ -10,10 +10,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import armillary as arm
 from armillary.engines.engine import Done, Task
-from armillary.engines.scan_job import FIRST, ScanBench, ShardBlocks
-from armillary.settings import ScanSettings
-from armillary.shards import Shard
-from armillary.streams import AttentionStatistics, Stream
+from armillary.scanning.folder import Shard
+from armillary.scanning.job import ScanBench
+from armillary.scanning.settings import scan_settings
+from armillary.scanning.tasks import ShardWork
+from armillary.streams.attention import AttentionStatistics
+from armillary.streams.declaration import Pass
+from armillary.streams.stream import Stream
 
 FIRST_PASS = ("positions", "attention", "chunks", "covariance")
 """The default streams of a scan's first pass over its text."""
@@ -54,7 +57,12 @@ def first_pass() -> list[Row]:
     ids = torch.from_numpy(blocks)
     bench = ScanBench(model)
     task = Task(
-        FIRST, Shard(0, 0, BATCH), ShardBlocks(blocks, ScanSettings(LENGTH, BATCH, batch=BATCH, streams=FIRST_PASS))
+        ShardWork(
+            Pass.FIRST,
+            Shard(0, 0, BATCH),
+            blocks,
+            scan_settings(length=LENGTH, sequences=BATCH, batch=BATCH, streams=FIRST_PASS),
+        )
     )
 
     def scan() -> None:
@@ -93,7 +101,7 @@ def memory() -> list[Row]:
     what = "the same scan, written to an atlas: peak memory"
 
     def beyond(other: str) -> float:
-        return statistics.median(one["scan"] - one[other] for one in (*few, *many))
+        return float(statistics.median(one["scan"] - one[other] for one in (*few, *many)))
 
     growth = statistics.median(one["scan"] for one in many) - statistics.median(one["scan"] for one in few)
     return [

@@ -1,7 +1,8 @@
 """A thousand workers that fail, straggle and come back, on the real planner and the real rules of the driver.
 
-A discrete-event simulation: `armillary.shards.plan` cuts the corpus, `armillary.engines.schedule.Schedule` decides what
-is given out and merged; only time is made up. Writes bench/scheduler.json; `bench/scaling.py --render` shows it.
+A discrete-event simulation: `armillary.scanning.folder.plan` cuts the corpus, `armillary.engines.schedule.Schedule`
+decides what is given out and merged; only time is made up. Writes bench/scheduler.json; `bench/scaling.py --render`
+shows it.
 """
 
 import heapq
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from armillary.engines.schedule import Schedule, window_for
-from armillary.shards import MERGE_EVERY, plan
+from armillary.scanning.folder import MERGE_EVERY, plan
 
 HOUR = 3600.0
 RESULTS = Path(__file__).with_name("scheduler.json")

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from armillary.theory.ledger import recorded, run
+from armillary.papers.ledger import recorded, run
 
 
 def main() -> None:

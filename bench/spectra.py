@@ -78,7 +78,7 @@ def write(folder: Path) -> None:
         "mlp.up_proj": (MLP, D),
         "mlp.down_proj": (D, MLP),
     }
-    index = {}
+    index: dict[str, str] = {}
     for number in range(LAYERS):
         tensors = {
             f"model.layers.{number}.{name}.weight": (torch.randn(shape) * 0.02).to(torch.bfloat16)

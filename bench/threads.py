@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import armillary as arm
-from armillary.waiting import POLICIES
+from armillary.machine.threads import POLICIES
 
 MOST = 2.0
 DECIDE = {name for decides, _, _ in POLICIES for name in decides}

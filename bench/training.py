@@ -34,10 +34,10 @@ def training_step() -> list[Row]:
     penalty = LocAteR(model, scale=1e-3, mean=1e-3)
     ids = torch.randint(0, 1000, (8, 256))
 
-    def step(penalised: bool) -> float:
+    def step(penalized: bool) -> float:
         begun = time.process_time()
         loss = model(input_ids=ids, labels=ids).loss
-        (loss + penalty() if penalised else loss).backward()
+        (loss + penalty() if penalized else loss).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return time.process_time() - begun
@@ -57,7 +57,7 @@ def training_step() -> list[Row]:
         Row(
             f"training step with LocAteR; {shape}",
             "without",
-            statistics.median(a / b for a, b in pairs),  # of neighbours in time: the machine's pace drifts
+            statistics.median(a / b for a, b in pairs),  # of neighbors in time: the machine's pace drifts
             target=1.03,
         ),
         Row(f"the monitor's look (4 x 256 tokens) every 100 steps; {shape}", "the steps", look / without / 100),

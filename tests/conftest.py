@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock
 
 if TYPE_CHECKING:  # at run time armillary must be imported after jaxtyping's hook, so not here
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 os.environ.setdefault("ARMILLARY_CACHE", "")  # tests leave nothing in the user's cache, nor trust what is there
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -24,6 +24,41 @@ FAMILY_TOKENS = torch.randint(5, 99, (10, 24), generator=torch.Generator().manua
 def _one_thread() -> None:
     """Two test processes on two cores: more threads would only get in each other's way."""
     torch.set_num_threads(1)
+
+
+LONGEST = (
+    *(
+        "constituents",
+        "scan",
+        "ending",
+        "engines",
+        "pages",
+        "report",
+        "browser_pages",
+        "spectral",
+        "viewer",
+        "effective",
+    ),
+    *(
+        "damaged_files",
+        "tap",
+        "loss",
+        "disks",
+        "labels",
+        "rotary",
+        "training",
+        "experiments_song",
+        "modes",
+        "bad_input",
+    ),
+)
+"""Files that take long, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: two processes take a file each, and none should begin a long one when the other is done."""
+    ranks = {f"test_{name}": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 def pytest_collection_finish() -> None:
@@ -78,19 +113,19 @@ class Atlases:
 
     def family(self, name: str) -> "Atlas":
         """A sample scanned on FAMILY_TOKENS with every stream, in several batches and shards."""
-        from armillary.collector import STREAMS
+        from armillary.streams.registry import OPTIONS
 
-        return self(name, FAMILY_TOKENS, streams=tuple(STREAMS), batch=4, shard=6)
+        return self(name, FAMILY_TOKENS, streams=tuple(OPTIONS), batch=4, shard=6)
 
     def trained(self, name: str) -> "Atlas":
         """stories15M on tinyshakespeare, or a bundled model on the built-in prose, with every stream."""
         import armillary as arm
-        from armillary.collector import STREAMS
+        from armillary.streams.registry import OPTIONS
 
         story = name == "stories15M"
         model = shared("models/stories15M") if story else arm.bundled(name)
         corpus = shared("corpora/tinyshakespeare.txt") if story else "builtin:prose"
-        return self(model, corpus, streams=tuple(STREAMS), length=64, sequences=48)
+        return self(model, corpus, streams=tuple(OPTIONS), length=64, sequences=48)
 
 
 @pytest.fixture(scope="session")

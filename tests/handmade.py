@@ -1,9 +1,12 @@
-"""Models whose heads were put together by hand, so that it is known what each of them does."""
+"""Models whose heads were put together by hand, so that it is known what each of them does; a tokenizer of letters."""
+
+from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from armillary.theory.rotary_heads import positional_head
 
@@ -53,7 +56,7 @@ def handmade_llama() -> LlamaForCausalLM:
     return model
 
 
-def _build_first(attention: torch.nn.Module, frequencies: np.ndarray) -> None:
+def _build_first(attention: Any, frequencies: np.ndarray) -> None:
     scale = 1 / WIDTH**0.5  # a one-hot token leaves the norm with length sqrt(WIDTH)
     fast = (frequencies > 1e-2).astype(float)
     for head, distance in ((0, 1), (1, 0)):
@@ -78,7 +81,7 @@ def _build_first(attention: torch.nn.Module, frequencies: np.ndarray) -> None:
     attention.o_proj.weight[VOCABULARY + values, values] = 1.0
 
 
-def _build_second(attention: torch.nn.Module) -> None:
+def _build_second(attention: Any) -> None:
     """Induction: this token against what came before the key. Duplicate: the same token, but not this one."""
     scale, still = 1 / (WIDTH / 2) ** 0.5, torch.tensor(_still(VOCABULARY))
     tokens, sharp = torch.arange(VOCABULARY), SHARP**0.5 * E**0.25 * scale
@@ -159,3 +162,17 @@ def choices(texts: int = 24, length: int = 40, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     said = torch.randint(1, CHOICES + 1, (texts, length - 1), generator=generator)
     return torch.cat([torch.zeros(texts, 1, dtype=torch.long), said], 1)
+
+
+LETTERS = {"<s>": 0, "</s>": 1, **{chr(97 + i): i + 2 for i in range(26)}, "[UNK]": 28}
+
+
+def letters(template: str | None = None) -> PreTrainedTokenizerFast:
+    """A token for every letter, words split at spaces; with a template, special tokens as it says."""
+    tokenizer = Tokenizer(models.WordLevel(LETTERS, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if template:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")

@@ -1,5 +1,6 @@
 """The program as tests run it: its exit code, what it prints, and the one sentence that a user's mistake gets."""
 
+import json
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def run(*arguments: str | Path) -> Ran:
         try:
             main()
         except SystemExit as ended:
-            code = ended.code
+            code = ended.code if isinstance(ended.code, int) else 1
     return subprocess.CompletedProcess(argv, code, out.getvalue(), said.getvalue())
 
 
@@ -40,3 +41,9 @@ def complaint(*arguments: str | Path, using: Callable[..., Ran] = run) -> str:
     assert len(lines) == 1, ran.stderr
     assert not ran.stdout
     return lines[0]
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    """Write other values into a folder's config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -1,4 +1,4 @@
-"""The campaign of faults that `python bench/faults.py` runs: one file per subject, and what they share.
+"""The campaign of faults that `python bench/campaign.py` runs: one file per subject, and what they share.
 
 A subject is a module with
 

@@ -38,8 +38,10 @@ def prepare(place: Path) -> None:
     from armillary.anatomy.samples import sample_model
 
     for base in BASES:
-        name, options = ("llama", {"max_shard_size": "40KB"}) if base == "sharded" else (base, {})
-        sample_folder(name, place / base, **options)
+        if base == "sharded":
+            sample_folder("llama", place / base, max_shard_size="40KB")
+        else:
+            sample_folder(base, place / base)
     sample_folder("llama", place / "other", seed=5, max_shard_size="40KB")
     (place / "pickle").mkdir()
     torch.save(sample_model("llama").state_dict(), place / "pickle" / "pytorch_model.bin")
@@ -66,8 +68,8 @@ def tokens() -> Any:
 
 def inspected(folder: Path) -> values.Values:
     """What `inspect --weights` tells, and every weight of every head."""
-    from armillary.anatomy import describe
-    from armillary.models import refuse_not_finite
+    from armillary.anatomy.loading import refuse_not_finite
+    from armillary.anatomy.source import describe
 
     anatomy = describe(folder)
     refuse_not_finite(folder)
@@ -85,14 +87,14 @@ def _head_weights(anatomy: Any) -> values.Values:
 
 
 def weighed(folder: Path) -> values.Values:
-    from armillary.weighing import weigh
+    from armillary.scanning.weights import weigh
 
     return values.arrays(weigh(folder).path)
 
 
 def scanned(folder: Path) -> values.Values:
     """Loaded and scanned on a few tokens."""
-    from armillary.scanning import scan
+    from armillary.scanning.scan import scan
 
     return values.arrays(scan(folder, tokens(), streams=STREAMS).path)
 
@@ -102,9 +104,9 @@ USES: dict[str, Callable[[Path], values.Values]] = {"inspect": inspected, "weigh
 
 def of_reference(folder: Path, uses: Collection[str]) -> dict[str, values.Values]:
     """What the model gives that an independent reading of the folder makes."""
-    from armillary.anatomy import describe
-    from armillary.scanning import scan
-    from armillary.weighing import weigh
+    from armillary.anatomy.source import describe
+    from armillary.scanning.scan import scan
+    from armillary.scanning.weights import weigh
 
     model, found = reading.rebuilt(folder), {}
     if "inspect" in uses:

@@ -2,7 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from faults import programs, values
 from faults.damages import damaged
@@ -18,8 +21,8 @@ JOBS = 2
 CONFINED = True
 warm = programs.imports
 STOP = {
-    "scan, 1 worker": ("armillary.shards.ScanFolder", "keep", 16),
-    "weights": ("armillary.shards.ScanFolder", "keep", 2),
+    "scan, 1 worker": ("armillary.scanning.folder.ScanFolder", "keep", 16),
+    "weights": ("armillary.scanning.folder.ScanFolder", "keep", 2),
 }
 """Where a command is interrupted: at the so-manieth call of this method. A run of training: at a step."""
 
@@ -31,9 +34,7 @@ def prepare(place: Path) -> None:
         for kind in KINDS:
             out = place / name / kind
             if kind != "merge":  # of a merge, the parts are damaged
-                ran = programs.armillary(
-                    commands(place / name, out)[kind], place / "logs", lambda kind=kind: interrupt(kind)
-                )
+                ran = programs.armillary(commands(place / name, out)[kind], place / "logs", partial(interrupt, kind))
                 assert ran.code not in (0, 2), ran.err
                 assert out.is_dir()
     known = {}
@@ -63,25 +64,26 @@ def interrupt(kind: str) -> None:
     """Let the command of this process end in the middle of its work, as if it had been killed there."""
     import os
 
-    from armillary.shards import ScanFolder
+    from armillary.scanning.folder import ScanFolder
     from armillary.training import run
+    from armillary.training.loop import mean_loss
 
     left = {"scan, 1 worker": 16, "weights": 2, "train": 5}[kind]
 
-    def counted(original: object) -> object:
+    def counted(original: Callable[..., Any]) -> Any:
         def call(*args: object, **kwargs: object) -> object:
             nonlocal left
             left -= 1
             if left == 0:
                 os._exit(9)
-            return original(*args, **kwargs)  # type: ignore[operator]
+            return original(*args, **kwargs)
 
         return call
 
     if kind == "train":
-        run.mean_loss = counted(run.mean_loss)  # type: ignore[assignment]
+        run.mean_loss = counted(mean_loss)  # type: ignore[attr-defined]
     else:
-        ScanFolder.keep = counted(ScanFolder.keep)  # type: ignore[method-assign,assignment]
+        ScanFolder.keep = counted(ScanFolder.keep)  # type: ignore[method-assign]
 
 
 def run(case: Case) -> Outcome:

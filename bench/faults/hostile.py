@@ -110,7 +110,7 @@ def wrong_host(rng: random.Random, port: int, token: str) -> Request:
 
 
 def wrong_origin(rng: random.Random, port: int, token: str) -> Request:
-    changes: tuple[dict[str, str], ...] = (
+    changes: tuple[dict[str, Any], ...] = (
         {"origin": "http://evil.example"},
         {"origin": "null"},
         {"origin": f"https://127.0.0.1:{port}"},

@@ -12,13 +12,14 @@ import signal
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from faults import programs, values
 from faults.material import SCAN, sample_folder, training_config
 from faults.outcomes import DIFFERENT, SAME, SKIPPED, TRACEBACK, WRONG, Outcome
 from faults.serving import Case
 
-TURNS = (
+TURNS: tuple[str, ...] = (
     *("scan, 1 worker", "weights", "merge", "train") * 4,
     *("scan, 2 workers",) * 3,
     "scan, Ray",
@@ -54,10 +55,12 @@ def prepare(place: Path) -> None:
     model = sample_folder("llama", place / "model")
     training_config(place)
     for part in ("1", "2"):
-        out = str(place / f"part-{part}")
-        ran = programs.armillary(["scan", str(model), *SCAN, "--part", f"{part}/2", "--out", out], place / "logs")
+        part_folder = str(place / f"part-{part}")
+        ran = programs.armillary(
+            ["scan", str(model), *SCAN, "--part", f"{part}/2", "--out", part_folder], place / "logs"
+        )
         assert ran.code == 0, ran.err
-    known = {}
+    known: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(TURNS):
         if name == "scan, Ray" and find_spec("ray") is None:
             continue

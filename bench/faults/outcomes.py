@@ -44,7 +44,7 @@ class Ended:
     def as_dict(self) -> dict[str, Any]:
         return {
             **asdict(self.outcome),
-            "repeat": f"python bench/faults.py --only {self.subject} --seed {self.seed} --case {self.number}",
+            "repeat": f"python bench/campaign.py --only {self.subject} --seed {self.seed} --case {self.number}",
         }
 
 

@@ -28,8 +28,9 @@ COLUMNS = {
 }
 HEAD = """# What hostile hands and bad luck do to it
 
-Written from bench/faults.json (seed {seed}) by `make faults`, which runs all cases, or by `bench/faults.py --join` from
-subjects that ran apart, perhaps with fewer. The last four columns must be zero, or the command ends with exit code 1
+Written from bench/faults.json (seed {seed}) by `make faults`, which runs all cases, or by
+`bench/campaign.py --join` from subjects that ran apart, perhaps with fewer.
+The last four columns must be zero, or the command ends with exit code 1
 and names the first cases, each with the command that repeats it. Every case runs in a process of its
 own, with a bound on its time; everything random in it follows from the seed and the case's number (a kill's moment is a
 random share of the time that the undisturbed run took).

@@ -100,14 +100,4 @@ def imports() -> None:
     from transformers.models.gpt2 import modeling_gpt2  # noqa: F401
     from transformers.models.llama import modeling_llama  # noqa: F401
 
-    import armillary.atlas
-    import armillary.cli
-    import armillary.engines.driving
-    import armillary.lenses.tables
-    import armillary.merging
-    import armillary.report
-    import armillary.scanning
-    import armillary.training.run
-    import armillary.weighing  # noqa: F401
-
     torch.set_num_threads(1)

@@ -104,14 +104,15 @@ def rebuilt(folder: Path) -> torch.nn.Module:
     names = [name for name in settings.architectures or () if isinstance(name, str)]
     named = getattr(transformers, names[0], None) if names else None
     maker = named._from_config if named is not None else transformers.AutoModelForCausalLM.from_config
-    model = maker(settings, dtype=torch.float32)
+    model: torch.nn.Module = maker(settings, dtype=torch.float32)
     wanted = dict(model.named_parameters())
     for name, parameter in wanted.items():
         tensor = stored.get(name, stored.get(name.partition(".")[2]))
         if tensor is None or tensor.shape != parameter.shape or not tensor.is_floating_point():
             raise Unreadable(f"{name} is missing, of another shape or no floating-point tensor")
         parameter.data.copy_(tensor)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _refuse_more_layers(settings: Any, stored: dict[str, torch.Tensor]) -> None:

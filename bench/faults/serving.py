@@ -214,7 +214,7 @@ class Server:
         except BrokenPipeError:
             line = ""
         if not line:
-            self._process, gone = None, self._process.wait()
+            gone = self.close()
             outcome = Outcome("", TRACEBACK, f"the server of cases died with {gone}")
             return [Ended(self._subject, self._seed, number, outcome, 0.0)]
         found = json.loads(line)
@@ -238,11 +238,14 @@ class Server:
             raise SystemExit(f"the server of cases for {self._subject} did not start: {process.wait()}")
         return process
 
-    def close(self) -> None:
-        if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait()
+    def close(self) -> int | None:
+        """End the program, if it runs, and close its pipes; its exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
+            pass
+        return process.returncode
 
 
 def tried(subject: str, numbers: list[int], place: Path, seed: int) -> Iterator[Ended]:

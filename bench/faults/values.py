@@ -20,7 +20,7 @@ def digest(values: Any) -> str:
 
 def arrays(folder: Path) -> Values:
     """Every array of an atlas, as xarray reads its tree and lenses read its groups, and every column of its tables."""
-    from armillary.atlas import open_atlas
+    from armillary.atlas.atlas import open_atlas
 
     atlas = open_atlas(folder)
     found: Values = {}
@@ -43,7 +43,7 @@ def arrays(folder: Path) -> Values:
 
 def attributes(folder: Path) -> Values:
     """What the atlas says of itself."""
-    from armillary.atlas import open_atlas
+    from armillary.atlas.atlas import open_atlas
 
     return {f"attribute {name}": json.dumps(value, sort_keys=True) for name, value in open_atlas(folder).attrs.items()}
 

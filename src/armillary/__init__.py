@@ -1,59 +1,59 @@
 """Armillary: what every attention head of a transformer does, and why, in numbers that add up exactly."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from armillary import interventions
-    from armillary.anatomy import (
-        Adapter,
-        Anatomy,
-        Projection,
-        describe,
-        known_families,
-        rebuilt_logits,
-        register,
-    )
-    from armillary.atlas import Atlas, open_atlas
-    from armillary.checking import check
-    from armillary.comparison import compare
-    from armillary.converting import convert
+    from armillary.anatomy.adapter import Adapter
+    from armillary.anatomy.convert import convert
+    from armillary.anatomy.description import Anatomy
+    from armillary.anatomy.loading import load
+    from armillary.anatomy.registry import known_families, register
+    from armillary.anatomy.source import describe
+    from armillary.anatomy.weights import Projection
+    from armillary.atlas.atlas import Atlas, open_atlas
+    from armillary.atlas.check import check
+    from armillary.atlas.columns import columns
+    from armillary.atlas.compare import compare
     from armillary.errors import ArmillaryError
-    from armillary.limits import no_limits
-    from armillary.merging import merge
-    from armillary.models import load
-    from armillary.scanning import scan, scan_part
-    from armillary.tap import Tap
+    from armillary.machine.limits import no_limits
+    from armillary.observe.rebuild import rebuilt_logits
+    from armillary.observe.tap import Tap
+    from armillary.observe.verification import verify
+    from armillary.observe.view import AttentionView
+    from armillary.scanning.merging import merge
+    from armillary.scanning.scan import scan, scan_part
+    from armillary.scanning.weights import weigh
     from armillary.training.bundled import bundled
-    from armillary.verification import verify
-    from armillary.view import AttentionView
-    from armillary.weighing import weigh
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Adapter": "armillary.anatomy",
-    "Anatomy": "armillary.anatomy",
-    "Projection": "armillary.anatomy",
-    "describe": "armillary.anatomy",
-    "known_families": "armillary.anatomy",
-    "rebuilt_logits": "armillary.anatomy",
-    "register": "armillary.anatomy",
-    "Atlas": "armillary.atlas",
-    "open_atlas": "armillary.atlas",
-    "check": "armillary.checking",
-    "compare": "armillary.comparison",
-    "convert": "armillary.converting",
+    "Adapter": "armillary.anatomy.adapter",
+    "Anatomy": "armillary.anatomy.description",
+    "Projection": "armillary.anatomy.weights",
+    "describe": "armillary.anatomy.source",
+    "known_families": "armillary.anatomy.registry",
+    "rebuilt_logits": "armillary.observe.rebuild",
+    "register": "armillary.anatomy.registry",
+    "Atlas": "armillary.atlas.atlas",
+    "open_atlas": "armillary.atlas.atlas",
+    "check": "armillary.atlas.check",
+    "columns": "armillary.atlas.columns",
+    "compare": "armillary.atlas.compare",
+    "convert": "armillary.anatomy.convert",
     "ArmillaryError": "armillary.errors",
-    "no_limits": "armillary.limits",
-    "load": "armillary.models",
-    "merge": "armillary.merging",
-    "scan": "armillary.scanning",
-    "scan_part": "armillary.scanning",
-    "Tap": "armillary.tap",
+    "no_limits": "armillary.machine.limits",
+    "load": "armillary.anatomy.loading",
+    "merge": "armillary.scanning.merging",
+    "scan": "armillary.scanning.scan",
+    "scan_part": "armillary.scanning.scan",
+    "Tap": "armillary.observe.tap",
     "bundled": "armillary.training.bundled",
-    "verify": "armillary.verification",
-    "weigh": "armillary.weighing",
-    "AttentionView": "armillary.view",
+    "verify": "armillary.observe.verification",
+    "weigh": "armillary.scanning.weights",
+    "AttentionView": "armillary.observe.view",
 }
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "Tap",
     "bundled",
     "check",
+    "columns",
     "compare",
     "convert",
     "describe",
@@ -87,11 +88,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import armillary` does not wait for torch."""
     if name == "interventions":  # a module, imported with torch when it is first asked for
-        from importlib import import_module
-
         return import_module("armillary.interventions")
     if name not in _HOMES:
         raise AttributeError(f"module 'armillary' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(_HOMES[name]), name)

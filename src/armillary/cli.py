@@ -1,4 +1,4 @@
-"""The program: which commands there are, and how a user's mistake is told."""
+"""The command line: registers the commands, prints a user's mistake as one sentence, handles signals."""
 
 import errno
 import os
@@ -14,6 +14,7 @@ from armillary import __version__
 from armillary.commands import (
     atlas,
     check,
+    columns,
     convert,
     experiment,
     intervene,
@@ -31,15 +32,16 @@ from armillary.commands import (
 )
 from armillary.commands.command import Command
 from armillary.errors import ArmillaryError
-from armillary.limits import lift
-from armillary.quiet import VERBOSE
-from armillary.waiting import wait_asleep
+from armillary.machine.limits import lift
+from armillary.machine.quiet import VERBOSE
+from armillary.machine.threads import wait_asleep
+from armillary.terminal.options import as_options
 
 UsageError: Any = typer.BadParameter.__base__
-"""What the parser raises; Typer carries a copy of Click in newer versions and imports it in older ones."""
+"""What the parser raises; newer versions of Typer bundle a copy of Click, older ones import it."""
 
 TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a program that was told to end: what a shell shows for one that the signal killed."""
+"""The exit code after SIGTERM, as a shell reports it."""
 
 app = typer.Typer(
     name="armillary",
@@ -58,7 +60,7 @@ def armillary(
         bool, typer.Option("--verbose", "-v", help="Also show what transformers says while it loads a model.")
     ] = False,
     no_limits: Annotated[
-        bool, typer.Option("--no-limits", help="Try also what should need more memory or time than there is.")
+        bool, typer.Option("--no-limits", help="Run even if the estimated memory or time exceeds what is available.")
     ] = False,
 ) -> None:
     if no_limits:
@@ -74,6 +76,7 @@ for command in (
     scan.scan,
     atlas.heads,
     atlas.layers,
+    columns.columns,
     atlas.show,
     atlas.compare,
     labels.labels,
@@ -102,27 +105,27 @@ app.add_typer(experiment.experiment, name="experiment")
 
 
 def main() -> None:
-    """The program: a user's mistake is one sentence on standard error and exit code 2."""
+    """Run a command; a user's mistake prints one sentence on standard error and exits with code 2."""
     wait_asleep(os.environ)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _ended)
+        signal.signal(signal.SIGTERM, _exit_on_sigterm)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         code = app(prog_name="armillary", standalone_mode=False) or 0
         sys.stdout.flush()
     except ArmillaryError as error:
-        _tell(str(error))
+        _tell(as_options(str(error)))
         code = 2
     except OSError as error:
-        _tell(_of_the_machine(error))
-        _give_up_output()
+        _tell(_os_sentence(error))
+        _discard_output()
         code = 2
     except MemoryError as error:
-        _tell(f"there is not enough memory for this ({error or 'nothing could be set aside'}): ask for less")
+        _tell(f"there is not enough memory for this ({error or 'an allocation failed'}): ask for less")
         code = 2
     except typer.Abort as error:  # how Typer passes on an EOFError
-        _tell(f"something that was read ended too early ({error.__cause__ or 'the input'})")
+        _tell(f"a file or the input ended too early ({error.__cause__ or 'the input'})")
         code = 2
     except UsageError as error:
         code = 2
@@ -132,15 +135,15 @@ def main() -> None:
             _tell(_usage_sentence(error))
     except SystemExit as ended:
         code = ended.code
-        if code == TERMINATED:  # a second signal may not get in the way of the cleaning up that follows
+        if code == TERMINATED:  # a second signal must not interrupt the cleanup
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if code in (130, TERMINATED):  # Ctrl-C sends the first
-        _tell("stopped; what was finished is kept: a scan goes on with --resume, training when started again")
+        _tell("stopped; finished work is saved: continue a scan with --resume, a training run by starting it again")
     sys.exit(code)
 
 
-def _of_the_machine(error: OSError) -> str:
-    """A file, a folder or a disk that is not as it should be, wherever that was noticed."""
+def _os_sentence(error: OSError) -> str:
+    """The sentence for an error of the file system or of a connection."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         where = f" to write {error.filename}" if error.filename else ""
         return f"there is no space left{where}: make room, then run it again"
@@ -148,33 +151,33 @@ def _of_the_machine(error: OSError) -> str:
     return f"{place} cannot be used: {error.strerror or error}"
 
 
-def _give_up_output() -> None:
-    """Let what could not be printed go: Python would try again when it ends, and complain in its own way."""
+def _discard_output() -> None:
+    """Discard what could not be printed: Python would try again at exit and print its own traceback."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_sentence(error: Any) -> str:
-    """What the parser has to say, in one line, and where the options are listed."""
-    said = " ".join(error.format_message().split()).rstrip(".").removeprefix("Invalid value: ")
-    return f"{said} ({error.ctx.command_path if error.ctx else 'armillary'} --help lists what there is)"
+    """The parser's message in one line, and where the options are listed."""
+    message = " ".join(error.format_message().split()).rstrip(".").removeprefix("Invalid value: ")
+    return f"{message} ({error.ctx.command_path if error.ctx else 'armillary'} --help lists the options)"
 
 
 def _tell(sentence: str) -> None:
     typer.echo(f"armillary: {sentence}", err=True)
 
 
-def _ended(number: int, frame: Any) -> None:
-    """SIGTERM ends the program as an exception does, so that workers end and temporary folders are removed."""
-    sys.unraisablehook = _end_again
+def _exit_on_sigterm(number: int, frame: Any) -> None:
+    """Turn SIGTERM into an exception, so that workers end and temporary folders are removed."""
+    sys.unraisablehook = _resend_sigterm
     sys.exit(TERMINATED)
 
 
-def _end_again(unraisable: Any) -> None:
-    """Python drops what is raised inside a finalizer; if that was the exception above, the signal is sent again."""
+def _resend_sigterm(unraisable: Any) -> None:
+    """Python drops exceptions raised inside a finalizer; if it dropped the one above, send the signal again."""
     if isinstance(unraisable.exc_value, SystemExit) and unraisable.exc_value.code == TERMINATED:
-        again = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
-        again.daemon = True
-        again.start()
+        timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.daemon = True
+        timer.start()
     else:
         sys.__unraisablehook__(unraisable)

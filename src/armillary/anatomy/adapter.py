@@ -1,9 +1,9 @@
-"""One declaration per model family: where its weights lie and what its configuration means for attention."""
+"""The Adapter: declares where a model family stores its weights and what its configuration means for attention."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +20,6 @@ from armillary.anatomy.weights import (
     output_matrices,
 )
 from armillary.errors import ArmillaryError
-
-if TYPE_CHECKING:
-    from armillary.watch import Watch
 
 Config = Any
 """A transformers configuration object."""
@@ -54,16 +51,16 @@ def max_positions_of(config: Config) -> int | None:
 
 
 def nothing(config: Config, layer: int = 0) -> None:
-    """No soft-cap, no window, no norm, no position in attention: whatever the field, this family has none."""
+    """For a field that the family does not have: no soft-cap, no window, no norm, no position in attention."""
     return
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """Everything Armillary knows of a family. Names are paths: `blocks` inside the model, the rest inside a block.
+    """Everything Armillary knows about a family. Names are paths: `blocks` inside the model, the rest inside a block.
 
-    A look-alike is `dataclasses.replace` of another adapter. `understands` lists the configuration keys about
-    attention that this declaration takes into account; any other such key that is set is refused, by name.
+    For a similar family, `dataclasses.replace` another adapter. `understands` lists the configuration keys about
+    attention that this declaration takes into account; any other such key that is set raises an error that names it.
     """
 
     family: str
@@ -98,7 +95,8 @@ class Adapter:
     shared_layers: bool = False
     understands: frozenset[str] = frozenset()
     allowed: Mapping[str, tuple[Any, ...]] | None = None
-    watch: "Watch | None" = None
+    watched_as: str = ""
+    """For families that bypass transformers' attention interface: their entry in observe/bypassing.py."""
 
     def describe(self, config: Config) -> Anatomy:
         """The anatomy that this configuration describes, without weights."""
@@ -143,7 +141,7 @@ class Adapter:
         )
 
     def layer_weights(self, layer: Layer, d_model: int, read: Read) -> LayerWeights:
-        """The layer's weights, as views of what `read` gives for the names inside its block."""
+        """The layer's weights, as views of the tensors that `read` returns for names inside its block."""
         shape = (d_model, layer.head_width, layer.heads, layer.kv_heads)
         q, q_bias = head_matrices(read, self.q, "q", shape)
         k, k_bias = head_matrices(read, self.k, "k", shape)
@@ -166,7 +164,7 @@ class Adapter:
         )
 
     def layer_matrices(self, layer: Layer, d_model: int, read: Read) -> Iterator[tuple[str, Tensor]]:
-        """q, k, v, o of all heads together, then what the block's MLP has, as y = x W; one at a time."""
+        """q, k, v, o of all heads together, then the MLP's matrices, as y = x W, one at a time."""
         shape = (d_model, layer.head_width, layer.heads, layer.kv_heads)
         for part, at in (("q", self.q), ("k", self.k), ("v", self.v)):
             yield part, torch.cat(head_matrices(read, at, part, shape)[0], 1)
@@ -177,7 +175,7 @@ class Adapter:
                 yield dense.label, matrix
 
     def refuse_unknown(self, config: Config) -> None:
-        """Raise, naming it, on a configuration value that would change attention in a way not declared here."""
+        """Raise an error that names a configuration value if it may change attention in a way not declared here."""
         for key, value in config.to_dict().items():
             if self.allowed and key in self.allowed and value not in self.allowed[key]:
                 expected = " or ".join(repr(option) for option in self.allowed[key])
@@ -196,46 +194,20 @@ ABOUT_ATTENTION = re.compile(
     r"rope|rotary|alibi|attn|attention|softcap|sliding|window|qk|kv|sink|query|layer_types|causal|bidirectional|"
     r"position_embedding_type"
 )
-"""Configuration keys that speak of how attention is computed."""
+"""Configuration keys that concern how attention is computed."""
 
 UNDERSTOOD = frozenset(
     [
-        # read by every adapter, or told by the weights themselves
+        # read by every adapter, or visible in the weights
         *("num_attention_heads", "num_key_value_heads", "attention_bias", "rope_parameters", "rope_scaling"),
         *("rope_theta", "d_kv", "armillary_rotary"),
-        # how it is computed, not what: the tap sees the result
+        # how it is computed, not what: the tap records the result
         *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "deterministic_flash_attn"),
         *("_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention_2"),
         *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "output_attentions"),
-        # in training only, or outside self-attention
+        # only in training, or outside self-attention
         *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "attn_dropout", "add_cross_attention"),
         *("final_logit_softcapping", "pooler_num_attention_heads"),
     ]
 )
 """Keys that no adapter needs to list."""
-
-
-_REGISTRY: dict[str, Adapter] = {}
-
-
-def register(adapter: Adapter) -> None:
-    """Make an adapter known for models whose config.model_type is `adapter.family` (a later one replaces it)."""
-    if not isinstance(adapter, Adapter):
-        raise ArmillaryError(f"register takes an Adapter, not a {type(adapter).__name__}")
-    import armillary.anatomy.families  # noqa: F401  (those that ship first, so that this one replaces)
-
-    _REGISTRY[adapter.family] = adapter
-
-
-def adapter_for(family: str) -> Adapter | None:
-    """The adapter of that family, or None."""
-    import armillary.anatomy.families  # noqa: F401  (its modules register what ships with Armillary)
-
-    return _REGISTRY.get(family)
-
-
-def known_families() -> tuple[str, ...]:
-    """Every family that has an adapter, in alphabetical order."""
-    import armillary.anatomy.families  # noqa: F401
-
-    return tuple(sorted(_REGISTRY))

@@ -1,4 +1,4 @@
-"""Biases that position adds to the logits: ALiBi's slopes and T5's buckets of distance."""
+"""Position biases added to the logits: ALiBi's slopes and T5's distance buckets."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A model folder on disk: its configuration, and its safetensors read one tensor at a time."""
+"""Reads a model folder: its configuration, and its safetensors one tensor at a time."""
 
 import os
 import socket
@@ -20,13 +20,15 @@ from armillary.anatomy.folder import (
 )
 from armillary.anatomy.limits import refuse_absurd_counts
 from armillary.errors import ArmillaryError
-from armillary.quiet import quiet
+from armillary.machine.quiet import quiet
+
+# Imports inside functions: transformers takes seconds to import, and many checkpoints are read without it.
 
 
 def load_config(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
-    """The transformers configuration of a folder or a hub id, or an error that says what is wrong with it.
+    """The transformers configuration of a folder or a hub id, or an error that says what is wrong.
 
-    `options` are those that choose a version of it: revision, subfolder, gguf_file, token, cache_dir.
+    `options` select a version: revision, subfolder, gguf_file, token, cache_dir.
     """
     from transformers import AutoConfig
 
@@ -38,11 +40,13 @@ def load_config(source: str | Path, *, trust_remote_code: bool = False, **option
             _check_config_file(folder / str(options.get("subfolder") or ""), trust_remote_code)
     elif folder.exists():
         kind = "is a file" if folder.is_file() else "is neither a folder nor a file"
-        raise ArmillaryError(f"{source} {kind}: give the model's folder (the one with config.json) or a hub id")
+        raise ArmillaryError(
+            f"{source} {kind}", advice="give the model's folder (the one with config.json) or a hub id"
+        )
     elif looks_like_path(source):
-        raise ArmillaryError(f"there is no folder {source}: give a model folder that exists or a hub id")
+        raise ArmillaryError(f"there is no folder {source}", advice="give a model folder that exists or a hub id")
     elif not hub_reachable():
-        options = {"local_files_only": True, **options}  # what was fetched before may do; asking again would take long
+        options = {"local_files_only": True, **options}  # use the cache: without a connection the hub would time out
     try:
         with quiet():
             if not folder.is_dir():
@@ -55,7 +59,7 @@ def load_config(source: str | Path, *, trust_remote_code: bool = False, **option
 
 
 def _fetched_settings(source: str | Path, options: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a model on the hub, as they are written there."""
+    """The raw configuration of a model on the hub."""
     from transformers import PreTrainedConfig
 
     settings: dict[str, Any] = PreTrainedConfig.get_config_dict(str(source), **options)[0]
@@ -63,7 +67,7 @@ def _fetched_settings(source: str | Path, options: dict[str, Any]) -> dict[str, 
 
 
 def hub_reachable() -> bool:
-    """Whether the hub's name can be looked up; with a proxy, which looks it up by itself, it is taken to be."""
+    """Whether the hub's host name resolves; with a proxy, which resolves names itself, True."""
     from huggingface_hub.constants import ENDPOINT
 
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
@@ -76,14 +80,14 @@ def hub_reachable() -> bool:
 
 
 def expanded(source: str | Path) -> str | Path:
-    """The source with ~ written out; an empty one is refused."""
+    """The source with ~ expanded; raises if it is empty."""
     if not str(source):
-        raise ArmillaryError("no model was given: give a model folder or a hub id")
+        raise ArmillaryError("no model was given", advice="give a model folder or a hub id")
     return type(source)(Path(source).expanduser()) if str(source).startswith("~") else source
 
 
 def looks_like_path(source: str | Path) -> bool:
-    """Whether a string that is no folder was meant as one: hub ids have at most one slash and no dots at the start."""
+    """Whether a string is meant as a path, not as a hub id (at most one slash, no dot at the start)."""
     text = str(source)
     return isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1
 
@@ -96,17 +100,18 @@ def _check_config_file(folder: Path, trust_remote_code: bool) -> None:
     _check_settings(config, path)
     if "auto_map" in config and not trust_remote_code and not _known_to_transformers(config["model_type"]):
         raise ArmillaryError(
-            f"{folder} needs Python code that comes with the checkpoint ({config['auto_map']}); "
-            "it is not run unless you ask: --trust-remote-code, or trust_remote_code=True"
+            f"{folder} needs Python code that comes with the checkpoint ({config['auto_map']}); it is not run "
+            "by default",
+            advice="`trust_remote_code=True`",
         )
 
 
 def _check_settings(config: dict[str, Any], where: Any) -> None:
-    """The settings say which family this is, and count nothing that would take forever to make a list of."""
+    """Raise if the settings do not name the family, or have absurdly large counts."""
     if not isinstance(config.get("model_type"), str):
         raise ArmillaryError(
-            f'{where} has no model_type that says the family: add a line such as "model_type": "bert", with the '
-            "family that the model was trained as"
+            f"{where} has no model_type, which names the family",
+            advice='add a line such as "model_type": "bert", with the family that the model was trained as',
         )
     refuse_absurd_counts(config, where)
 
@@ -122,30 +127,30 @@ def _config_problem(source: str | Path, error: Exception) -> str:
     if not Path(source).is_dir():
         return f"{source} is neither a folder here nor a model that could be fetched from the hub: {reason}"
     if "trust_remote_code" in str(error):
-        return f"{source} needs code from its checkpoint; it is not run unless you ask (--trust-remote-code)"
+        return f"{source} needs code from its checkpoint; it is not run by default (`trust_remote_code=True`)"
     return f"the configuration in {source} cannot be used: {reason}"
 
 
 class Checkpoint:
-    """The tensors of a folder by name, each read when asked for; only the files' headers are kept in memory."""
+    """The tensors of a folder by name, each read on demand; only the files' headers are kept in memory."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         refuse_special_files(self.folder)
         refuse_hidden_weights(self.folder)
-        self._places: dict[str, Path] = {}
+        self._files: dict[str, Path] = {}
         self._headers: dict[str, Tensor] = {}
         for file in self._shards():
             for name, header in _headers_of(file):
-                if name in self._places:
+                if name in self._files:
                     raise ArmillaryError(
-                        f"{self.folder} has the tensor {name} in {self._places[name].name} and in {file.name}: "
-                        "which of them is meant cannot be told"
+                        f"{self.folder} has the tensor {name} in {self._files[name].name} and in {file.name}: "
+                        "it is unclear which one to read"
                     )
-                self._places[name], self._headers[name] = file, header
+                self._files[name], self._headers[name] = file, header
 
     def _shards(self) -> list[Path]:
-        """The files that transformers would read: the one file, else those of the index, else the only one."""
+        """The files that transformers would read: model.safetensors, else those of the index, else the only one."""
         settings = self.folder / "config.json"
         named = read_json(settings).get("transformers_weights") if settings.is_file() else None
         if named is not None:
@@ -166,13 +171,13 @@ class Checkpoint:
         return shards
 
     def files(self) -> list[Path]:
-        """The files that hold them."""
-        return sorted(set(self._places.values()))
+        """The files that contain the tensors."""
+        return sorted(set(self._files.values()))
 
     def _named(self, settings: Path, name: Any) -> list[Path]:
-        """The file, or those of the index, that the configuration itself names."""
+        """The file, or the files of the index, named in the configuration."""
         if not isinstance(name, str) or not name.endswith((".safetensors", ".safetensors.index.json")):
-            raise ArmillaryError(f"{settings} has transformers_weights={name!r}, which is no safetensors file's name")
+            raise ArmillaryError(f"{settings} has transformers_weights={name!r}, which is not a safetensors file")
         refuse_outside(settings, name)
         if not (self.folder / name).is_file():
             raise ArmillaryError(f"{self.folder} lacks {name}, which its configuration names")
@@ -184,23 +189,23 @@ class Checkpoint:
 
     def read(self, name: str) -> Tensor | None:
         """The tensor of that name, or None."""
-        if name not in self._places:
+        if name not in self._files:
             return None
         try:
-            with safe_open(self._places[name], framework="pt") as file:
+            with safe_open(self._files[name], framework="pt") as file:
                 tensor: Tensor = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise ArmillaryError(_damaged(self._places[name], error)) from error
+            raise ArmillaryError(_damaged(self._files[name], error)) from error
         return tensor
 
     def header(self, name: str) -> Tensor | None:
-        """A tensor of that name's shape and type without its numbers, from the file's header; or None."""
+        """An empty (meta) tensor of that name's shape and type, from the file's header; or None."""
         return self._headers.get(name)
 
 
 INDEX = "model.safetensors.index.json"
 STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""The types of plain numbers; everything else is some quantised format."""
+"""Plain floating-point types; everything else counts as quantized."""
 
 
 def has_weights(folder: Path) -> bool:
@@ -209,7 +214,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def _headers_of(file: Path) -> Iterator[tuple[str, Tensor]]:
-    """The names of a file's tensors, each with its shape and type as a tensor without numbers."""
+    """The names of a file's tensors, each with an empty (meta) tensor of its shape and type."""
     try:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  (no mapping)
@@ -228,6 +233,6 @@ def _no_safetensors(folder: Path) -> str:
     if (folder / "pytorch_model.bin").is_file() or (folder / "pytorch_model.bin.index.json").is_file():
         return (
             f"{folder} has its weights only as a pickle (pytorch_model.bin), which is not read: write them as "
-            f"safetensors beside it with  armillary convert {folder}"
+            f"safetensors with  armillary convert {folder}"
         )
     return f"{folder} has no .safetensors file: there are no weights to read"

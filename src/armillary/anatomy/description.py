@@ -1,14 +1,17 @@
 """What a model is made of, as frozen data: one Layer per attention layer, with how it encodes position."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from torch import Tensor
-
-from armillary.anatomy.weights import LayerWeights
+from armillary.anatomy.plain import from_plain, to_plain
 from armillary.errors import ArmillaryError
+
+if TYPE_CHECKING:  # a description is read from an atlas without waiting for torch
+    from torch import Tensor
+
+    from armillary.anatomy.weights import LayerWeights
 
 PairLayout = Literal["half", "interleaved"]
 NormKind = Literal["layer", "rms"]
@@ -16,10 +19,10 @@ NormKind = Literal["layer", "rms"]
 
 @dataclass(frozen=True)
 class Rotary:
-    """Pair f of the first `width` channels of q and k turns by `frequencies[f]` radians per token.
+    """Pair f of the first `width` channels of q and k is rotated by `frequencies[f]` radians per token.
 
     layout 'half' pairs channel i with i + width/2, 'interleaved' pairs 2i with 2i + 1. cos and sin are multiplied
-    by `factor` (1 unless a scaling such as yarn says otherwise).
+    by `factor` (1 unless a scaling such as yarn sets it).
     """
 
     frequencies: tuple[float, ...]
@@ -31,16 +34,16 @@ class Rotary:
 
     @property
     def width(self) -> int:
-        """How many channels turn."""
+        """How many channels are rotated."""
         return 2 * len(self.frequencies)
 
     @property
     def follows_length(self) -> bool:
-        """Whether the frequencies depend on how long the text is."""
+        """Whether the frequencies depend on the length of the text."""
         return self.scaling in ("dynamic", "longrope")
 
     def at(self, length: int) -> "Rotary":
-        """The encoding as it is for a text of `length` tokens, in a model that has not seen a longer one before.
+        """The encoding for a text of `length` tokens, in a model that has not run on a longer one before.
 
         (With 'dynamic' scaling transformers keeps the frequencies of a longer text for later shorter ones above
         the trained length.)
@@ -85,7 +88,7 @@ LayerPosition = Rotary | Alibi | RelativeBias
 
 @dataclass(frozen=True)
 class QKNorm:
-    """q and k are normalised after the projection, over each head or over all heads at once.
+    """q and k are normalized after the projection, over each head or over all heads at once.
 
     The gain is weight + offset (Gemma stores the gain minus one).
     """
@@ -100,7 +103,7 @@ class QKNorm:
 class Layer:
     """One attention layer. Logit of key j for query i: scale * q_i.k_j, soft-capped where softcap is set, + bias.
 
-    scale and causal are None where only the tap can tell (unknown families).
+    scale and causal are None for unknown families: only the tap can observe them.
     """
 
     index: int
@@ -129,11 +132,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """A model's attention, layer by layer. `weights(l)` gives the layer's matrices, read when asked for.
+    """A model's attention, layer by layer. `weights(l)` reads the layer's matrices on demand.
 
-    positions_added says what the embeddings carry before the first layer; max_positions is the longest text the
-    model was built for and `hard_limit` whether a longer one cannot run at all. `missing` is empty for a family
-    that an adapter knows, else one sentence on what cannot be told.
+    positions_added: the position embeddings added before the first layer; max_positions: the longest text the model
+    was built for; hard_limit: whether a longer one cannot run at all. `missing` is empty for a family with an
+    adapter, else one sentence on what is unknown.
     """
 
     family: str
@@ -147,21 +150,21 @@ class Anatomy:
     norm_place: Literal["before", "after", "unknown"]
     shared_layers: bool = False
     missing: str = ""
-    _read_layer: Callable[[int], LayerWeights] | None = field(default=None, compare=False, repr=False)
-    _read_matrices: Callable[[int], Iterator[tuple[str, Tensor]]] | None = field(
+    _read_layer: "Callable[[int], LayerWeights] | None" = field(default=None, compare=False, repr=False)
+    _read_matrices: "Callable[[int], Iterator[tuple[str, Tensor]]] | None" = field(
         default=None, compare=False, repr=False
     )
 
-    def weights(self, layer: int) -> LayerWeights:
+    def weights(self, layer: int) -> "LayerWeights":
         """W_q, W_k, W_v, W_o of every head of `layer`: views of the model, or read from the checkpoint now."""
         self._check(layer)
         assert self._read_layer is not None
         return self._read_layer(layer)
 
-    def matrices(self, layer: int) -> Iterator[tuple[str, Tensor]]:
-        """(name, W) with y = x W for q, k, v, o (all heads together), gate, up and down, each read when its turn comes.
+    def matrices(self, layer: int) -> "Iterator[tuple[str, Tensor]]":
+        """(name, W) with y = x W for q, k, v, o (all heads together), gate, up and down, each read when reached.
 
-        Experts and other things that are no single matrix are left out.
+        Experts and other modules that are not a single matrix are left out.
         """
         self._check(layer)
         assert self._read_matrices is not None
@@ -171,40 +174,45 @@ class Anatomy:
         if not 0 <= layer < len(self.layers):
             raise ArmillaryError(f"there is no layer {layer}: {self.family} has layers 0 to {len(self.layers) - 1}")
         if self._read_layer is None:
-            raise ArmillaryError(self.missing or "this anatomy was made from a configuration, which holds no weights")
+            raise ArmillaryError(self.missing or "this anatomy was made from a configuration, which has no weights")
 
     def check_length(self, tokens: int) -> None:
         """Raise if the model cannot run on a text of `tokens` tokens."""
         if self.hard_limit and self.max_positions is not None and tokens > self.max_positions:
             raise ArmillaryError(
-                f"the text has {tokens} tokens, but this {self.family} model has {self.max_positions} positions: "
-                f"cut the text to {self.max_positions} tokens"
+                f"the text has {tokens} tokens, but this {self.family} model has {self.max_positions} positions",
+                advice=f"cut the text to {self.max_positions} tokens",
             )
 
     def too_long(self, tokens: int) -> str:
-        """A sentence if a text of `tokens` tokens is longer than the model was made for, though it can run; else ''."""
+        """A warning if a text of `tokens` tokens can run but is longer than the model was built for; else ''."""
         if self.max_positions is None or tokens <= self.max_positions:
             return ""
         return (
             f"texts of {tokens} tokens are longer than the {self.max_positions} positions that this {self.family} "
-            "model was made for: what its heads do there says little of what they learned"
+            "model was built for: what its heads do there may not be what they learned"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        plain = _plain(self)
+        """Plain data for JSON, without the weights."""
+        plain = to_plain(self, get_args(LayerPosition))
         assert isinstance(plain, dict)
         return plain
 
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        named = {f.name: _plain(getattr(value, f.name)) for f in fields(value) if not f.name.startswith("_")}
-        return {"kind": type(value).__name__, **named} if isinstance(value, LayerPosition) else named
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return value
+    @classmethod
+    def from_dict(cls, record: Any, name: str = "anatomy") -> "Anatomy":
+        """What `as_dict` wrote, without weights; `name` is what an error calls the record."""
+        anatomy = from_plain(cls, record, name)
+        assert isinstance(anatomy, Anatomy)
+        if not anatomy.layers:
+            raise ArmillaryError(f"{name}.layers is empty")
+        for place, layer in enumerate(anatomy.layers):
+            if layer.index != place:
+                raise ArmillaryError(f"{name}.layers[{place}].index should be {place}, not {layer.index}")
+            if min(layer.heads, layer.kv_heads, layer.head_width) < 1:
+                raise ArmillaryError(f"{name}.layers[{place}] has no heads")
+            if layer.heads % layer.kv_heads:
+                raise ArmillaryError(
+                    f"{name}.layers[{place}] has {layer.heads} heads, which cannot share {layer.kv_heads} key heads"
+                )
+        return anatomy

@@ -1,4 +1,4 @@
-"""What a model folder may hold: plain files, JSON that can be read, and an index whose files lie inside it."""
+"""Checks of a model folder: plain files only, readable JSON, and an index whose files are inside the folder."""
 
 import json
 import os
@@ -22,7 +22,7 @@ KINDS = (
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Raise, naming it, on a pipe, socket or device among the files of a model: to read one could take forever."""
+    """Raise if a model folder contains a pipe, socket or device: reading one could block forever."""
     try:
         entries = list(os.scandir(folder))
         entries += [inner for entry in entries if entry.is_dir() for inner in os.scandir(entry.path)]
@@ -33,11 +33,11 @@ def refuse_special_files(folder: Path) -> None:
             continue
         try:
             mode = entry.stat().st_mode
-        except OSError:  # a link that leads nowhere: whoever needs the file says that it is missing
+        except OSError:  # a broken link: the code that needs the file reports it
             continue
         for is_kind, kind in KINDS:
             if is_kind(mode):
-                raise ArmillaryError(f"{entry.path} is {kind}, not a file: a model folder holds plain files")
+                raise ArmillaryError(f"{entry.path} is {kind}, not a file: a model folder contains plain files")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ArmillaryError(f"{path} is not a plain file")
         size = path.stat().st_size
         if size > LARGEST_JSON:
-            raise ArmillaryError(f"{path} has {size:,} bytes: settings need at most {LARGEST_JSON:,}")
+            raise ArmillaryError(f"{path} has {size:,} bytes", advice=f"settings need at most {LARGEST_JSON:,}")
         content = json.loads(path.read_bytes().decode("utf-8"))
     except RecursionError as error:
         raise ArmillaryError(f"{path} cannot be read as JSON: it is nested too deep") from error
@@ -56,7 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ArmillaryError(f"{path} holds a {type(content).__name__}, not settings (an object in braces)")
     if _deeper_than(content, DEEPEST_JSON):
-        raise ArmillaryError(f"{path} is nested deeper than {DEEPEST_JSON} levels: no settings are")
+        raise ArmillaryError(f"{path} is nested deeper than {DEEPEST_JSON} levels, which no settings are")
     return content
 
 
@@ -68,18 +68,18 @@ def _deeper_than(value: Any, levels: int) -> bool:
 
 
 def index_names(index: Path) -> list[str]:
-    """The names of the files that an index of shards names, in alphabetical order."""
+    """The file names in an index of shards, in alphabetical order."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ArmillaryError(f"{index} is not a readable index: its weight_map should give a file's name per tensor")
     names = sorted(set(weight_map.values()))
     if not names:
-        raise ArmillaryError(f"{index} names no files: its weight_map is empty")
+        raise ArmillaryError(f"{index} lists no files: its weight_map is empty")
     return names
 
 
 def indexed_files(index: Path) -> list[Path]:
-    """The files that an index of shards names; all must lie in the index's folder."""
+    """The files that an index of shards lists; all must be in the index's folder."""
     names = index_names(index)
     for name in names:
         refuse_outside(index, name)
@@ -90,12 +90,13 @@ def indexed_files(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def refuse_outside(who: Path, name: str) -> None:
-    """Raise where a file's name leads out of the folder; links inside it may lead anywhere, as in the hub's cache."""
+def refuse_outside(referrer: Path, name: str) -> None:
+    """Raise if a file name leads out of the folder; links inside it may point anywhere, as in the hub's cache."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name or not path.parts:
         raise ArmillaryError(
-            f"{who} names the file {name!r}, which is not in the model's folder: only files inside it are read"
+            f"{referrer} names the file {name!r}, which is not in the model's folder",
+            advice="only files inside it are read",
         )
 
 
@@ -109,5 +110,6 @@ def refuse_hidden_weights(folder: Path) -> None:
     distributed = sorted(path.name for path in folder.iterdir() if DISTRIBUTED.fullmatch(path.name))
     if distributed:
         raise ArmillaryError(
-            f"{folder} holds a distributed checkpoint ({distributed[0]}): save the model with save_pretrained() first"
+            f"{folder} holds a distributed checkpoint ({distributed[0]})",
+            advice="save the model with save_pretrained() first",
         )

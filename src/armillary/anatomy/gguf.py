@@ -1,4 +1,4 @@
-"""Weights in GGUF files: tensors under their transformers names, each dequantised when asked for (extra 'gguf')."""
+"""Reads weights from GGUF files: tensors by their transformers names, dequantized on demand (extra 'gguf')."""
 
 import re
 from functools import cached_property
@@ -12,14 +12,16 @@ from armillary.anatomy.folder import refuse_special_files
 from armillary.anatomy.whole import empty_model
 from armillary.errors import ArmillaryError
 
+# Imports inside functions: gguf is an optional package, and transformers takes seconds to import.
+
 BLOCK = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
 """How the names of a layer's tensors begin in a GGUF file."""
-TURNED = ("attn_qkv.weight", "ffn_down.weight", "ffn_up.weight", "attn_output.weight")
-"""GPT-2's matrices, which GGUF files hold the other way round."""
+TRANSPOSED = ("attn_qkv.weight", "ffn_down.weight", "ffn_up.weight", "attn_output.weight")
+"""GPT-2's matrices, which GGUF files store transposed."""
 
 
 def gguf_file(source: str | Path) -> Path | None:
-    """The GGUF file that a path means: itself, or the only one of a folder that has no config.json."""
+    """The GGUF file that a path refers to: itself, or the only one in a folder without config.json."""
     path = Path(source)
     if path.suffix == ".gguf" and path.is_file():
         return path
@@ -28,7 +30,7 @@ def gguf_file(source: str | Path) -> Path | None:
         files = sorted(file for file in path.glob("*.gguf") if file.is_file())
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
-            raise ArmillaryError(f"{source} has several GGUF files ({names}): name the one that is meant")
+            raise ArmillaryError(f"{source} has several GGUF files ({names})", advice="give the file, not the folder")
         return files[0] if files else None
     return None
 
@@ -53,9 +55,9 @@ def _reader(file: Path) -> Any:
 
 
 class GgufCheckpoint:
-    """The tensors of a GGUF file by the names that transformers gives them; nothing is kept in memory.
+    """The tensors of a GGUF file by their transformers names; nothing is kept in memory.
 
-    Names and the order of rows (llama.cpp keeps rotary pairs side by side) are undone by transformers' own tables.
+    transformers' own tables convert names and the order of rows (llama.cpp stores rotary pairs interleaved).
     """
 
     def __init__(self, file: Path, config: Any, layers: int) -> None:
@@ -66,7 +68,7 @@ class GgufCheckpoint:
         blocks = {int(block[1]) for name in self._tensors if (block := BLOCK.match(name))}
         if blocks and max(blocks) + 1 != layers:
             raise ArmillaryError(
-                f"{file} says that it has {layers} layers, but it has tensors of {max(blocks) + 1} "
+                f"the header of {file} has {layers} layers, but there are tensors of {max(blocks) + 1} "
                 f"(up to blk.{max(blocks)}): its header and its weights do not belong together"
             )
 
@@ -83,11 +85,11 @@ class GgufCheckpoint:
         """transformers' name -> the file's name."""
         from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
 
-        found = get_gguf_hf_weights_map(empty_model(self._config), self._processor)
-        return {ours: theirs for theirs, ours in found.items() if theirs in self._tensors}
+        names = get_gguf_hf_weights_map(empty_model(self._config), self._processor)
+        return {ours: stored for stored, ours in names.items() if stored in self._tensors}
 
     def names(self) -> list[str]:
-        """The names of all tensors that transformers has a name for."""
+        """The names of all tensors that transformers knows."""
         return list(self._stored_names)
 
     def read(self, name: str) -> Tensor | None:
@@ -105,13 +107,13 @@ class GgufCheckpoint:
         return torch.from_numpy(result.weights.copy())
 
     def header(self, name: str) -> Tensor | None:
-        """A tensor of that name's shape without its numbers, or None."""
+        """An empty (meta) tensor of that name's shape, or None."""
         stored = self._stored_names.get(name)
         if stored is None:
             return None
         tensor = self._tensors[stored]
         shape = [int(n) for n in reversed(tensor.shape)]
-        if type(self._processor).__name__ == "GPT2TensorProcessor" and stored.endswith(TURNED):
+        if type(self._processor).__name__ == "GPT2TensorProcessor" and stored.endswith(TRANSPOSED):
             shape.reverse()
-        whole = tensor.tensor_type.name in ("I8", "I16", "I32", "I64")
-        return torch.empty(shape, device="meta", dtype=torch.uint8 if whole else torch.float32)
+        is_integer = tensor.tensor_type.name in ("I8", "I16", "I32", "I64")
+        return torch.empty(shape, device="meta", dtype=torch.uint8 if is_integer else torch.float32)

@@ -1,6 +1,6 @@
-"""Whether the header of a GGUF file keeps its word: every count, length and offset lies within the file.
+"""Checks the header of a GGUF file: every count, length and offset must be within the file.
 
-The package gguf trusts them, and would count to 2^64 where a header says so.
+The package gguf does not check them: a damaged count would make it loop up to 2^64 times.
 """
 
 import mmap
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from armillary.anatomy.limits import LAYERS, LIFTED
 from armillary.errors import ArmillaryError
-from armillary.limits import lifted
+from armillary.machine.limits import lifted
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a scalar by the number of its type."""
@@ -19,13 +19,13 @@ DEEPEST = 4
 
 
 class _Header:
-    """A place in the file that moves on with what is read, and never beyond the file's end."""
+    """A reader with a position that never passes the end of the file."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at, self.order = data, 0, "<"
 
     def skip(self, size: int) -> int:
-        """Where these bytes begin."""
+        """Move past `size` bytes and return where they begin."""
         start = self.at
         if size > len(self.data) - start:
             raise ValueError(f"{size:,} bytes are announced at byte {start:,}, but the file ends before")
@@ -56,25 +56,27 @@ class _Header:
             for _ in range(count):
                 self.value(inner, depth + 1)
         else:
-            raise ValueError(f"a value has the type {kind}, which there is not")
+            raise ValueError(f"a value has the unknown type {kind}")
 
     def room_for(self, count: int, least: int) -> None:
-        """Raise where so many things of at least so many bytes do not fit in what is left of the file."""
+        """Raise if `count` entries of at least `least` bytes do not fit in the rest of the file."""
         if count * least > len(self.data) - self.at:
             raise ValueError(f"{count:,} entries are announced at byte {self.at:,}, but the file ends before")
 
 
 def check_gguf(file: Path) -> None:
-    """Raise a sentence where the file is no GGUF file, is cut off, or says that it has absurdly many layers."""
+    """Raise if the file is not a GGUF file, is truncated, or has absurdly many layers."""
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             _walk(_Header(data))
     except (ValueError, OSError, struct.error) as error:
-        raise ArmillaryError(f"{file} is truncated or not a GGUF file ({error}): download or write it again") from error
+        raise ArmillaryError(
+            f"{file} is truncated or not a GGUF file ({error})", advice="download or write it again"
+        ) from error
 
 
 def gguf_text(file: Path, key: str) -> str:
-    """The text that the header has under this key, or nothing; it reads no further than that."""
+    """The header's string under this key, or ''; reads no further than that."""
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             header = _Header(data)
@@ -90,7 +92,7 @@ def gguf_text(file: Path, key: str) -> str:
 
 
 def _begin(header: _Header) -> tuple[int, int]:
-    """How many tensors and how many fields the file says that it has."""
+    """The numbers of tensors and of fields."""
     if header.data[:4] != b"GGUF":
         raise ValueError("it does not begin with GGUF")
     header.skip(4)
@@ -98,7 +100,7 @@ def _begin(header: _Header) -> tuple[int, int]:
     if version & 0xFFFF == 0:
         header.order, version = ">", struct.unpack(">I", struct.pack("<I", version))[0]
     if version not in (2, 3):
-        raise ValueError(f"version {version} is not known")
+        raise ValueError(f"version {version} is unknown")
     tensors, fields = header.number("Q"), header.number("Q")
     header.room_for(fields, 12)
     return tensors, fields
@@ -115,14 +117,14 @@ def _walk(header: _Header) -> None:
             number = int(struct.unpack_from(header.order + WHOLE_NUMBERS[kind], header.data, start)[0])
             alignment = number if key == "general.alignment" else alignment
             if key.endswith("block_count") and number > LAYERS and not lifted():
-                raise ValueError(f"{key} is {number:,}, more than {LAYERS:,} ({LIFTED} goes on)")
+                raise ValueError(f"{key} is {number:,}, more than {LAYERS:,} ({LIFTED} lifts the limit)")
         elif key == "general.architecture" and kind == STRING:
             size = struct.unpack_from(header.order + "Q", header.data, start)[0]
             architecture = header.data[start + 8 : start + 8 + size].decode("utf-8")
     if not architecture:
-        raise ValueError("general.architecture, which says the family, is missing")
+        raise ValueError("general.architecture, which names the family, is missing")
     if alignment < 1 or alignment & (alignment - 1):
-        raise ValueError(f"an alignment of {alignment} is no power of two")
+        raise ValueError(f"the alignment {alignment} is not a power of two")
     _walk_tensors(header, tensors, alignment)
 
 
@@ -138,8 +140,8 @@ def _walk_tensors(header: _Header, count: int, alignment: int) -> None:
             elements *= header.number("Q")
         header.number("I")
         starts.append((header.number("Q"), name))
-        if elements > 64 * len(header.data):  # no format stores a number in less than a bit
-            raise ValueError(f"the tensor {name!r} has {elements:,} numbers, more than the file can hold")
+        if elements > 64 * len(header.data):  # at least 1/8 bit per element, less than any format
+            raise ValueError(f"the tensor {name!r} has {elements:,} numbers, more than fit in the file")
     data = header.at + (-header.at) % alignment
     for start, name in starts:
         if data + start > len(header.data):

@@ -1,10 +1,10 @@
-"""How large a model can be that a configuration describes: beyond these sizes nothing is built, unless asked."""
+"""Limits on the sizes in a configuration: larger models are refused unless the limits are lifted."""
 
 import re
 from typing import Any
 
 from armillary.errors import ArmillaryError
-from armillary.limits import lifted
+from armillary.machine.limits import lifted
 
 LAYERS = 10_000
 HEADS = 10_000
@@ -13,13 +13,13 @@ CHANNELS = 20_000_000
 """Channels of all heads of all layers; Llama 3.1 405B has 2 million."""
 OTHERS = 10**12
 LABELS = 10**6
-LIFTED = "`armillary --no-limits ...` or ARMILLARY_LIMITS=off"
+LIFTED = "`no_limits=True` or ARMILLARY_LIMITS=off"
 
 COUNTS_LAYERS = re.compile(r"layers$|^n_?layer$|depth$|num_hidden_groups|inner_group_num|num_blocks|num_stages")
 
 
 def refuse_absurd_counts(settings: dict[str, Any], where: Any) -> None:
-    """Raise on counts in raw settings for which transformers would make a list before anything can be compared."""
+    """Raise on counts in raw settings that are so large that transformers would hang building lists."""
     if lifted():
         return
     for key, value in settings.items():
@@ -34,11 +34,11 @@ def refuse_absurd_counts(settings: dict[str, Any], where: Any) -> None:
 
 
 def refuse_absurd_sizes(family: str, **sizes: Any) -> None:
-    """Raise on sizes that are no positive whole numbers, or too large. Names: layers, heads, head_width, ..."""
+    """Raise on sizes that are not positive whole numbers, or too large. Names: layers, heads, head_width, ..."""
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ArmillaryError(
-                f"the configuration of this {family} model has {_said(name)} {_shown(value)}: "
+                f"the configuration of this {family} model has {_words(name)} {_shown(value)}: "
                 "it should be a whole number of at least 1"
             )
     if lifted():
@@ -48,7 +48,7 @@ def refuse_absurd_sizes(family: str, **sizes: Any) -> None:
         most = limits.get(name, OTHERS)
         if value > most:
             raise ArmillaryError(
-                f"the configuration of this {family} model has {_said(name)} {_shown(value)}, "
+                f"the configuration of this {family} model has {_words(name)} {_shown(value)}, "
                 f"more than the {most:,} that a model may have{_advice()}"
             )
     channels = sizes["layers"] * sizes["heads"] * sizes["head_width"]
@@ -59,14 +59,14 @@ def refuse_absurd_sizes(family: str, **sizes: Any) -> None:
         )
 
 
-def _said(name: str) -> str:
+def _words(name: str) -> str:
     return {"layers": "number of layers", "heads": "number of heads", "key_heads": "number of key heads"}.get(
         name, name.replace("_", " ")
     )
 
 
 def _advice() -> str:
-    return f" ({LIFTED} goes on all the same)"
+    return f" ({LIFTED} lifts the limit)"
 
 
 def _shown(value: Any) -> str:

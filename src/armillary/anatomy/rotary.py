@@ -1,18 +1,22 @@
-"""Rotary encodings as a configuration describes them: any base, fraction and scaling, per layer type."""
+"""Reads the rotary encoding from a configuration: any base, fraction and scaling, per layer type."""
 
 import math
 from typing import Any
 
+import torch
+
 from armillary.anatomy.description import PairLayout, Rotary, geometric
 from armillary.errors import ArmillaryError
+
+# Imports inside functions: transformers takes seconds to import, and most encodings are read without it.
 
 
 def rotary_from(
     config: Any, layer: int, *, head_width: int, layout: PairLayout = "half", partial: bool = False
 ) -> Rotary | None:
-    """The layer's rotary encoding, or None where this layer type has none.
+    """The layer's rotary encoding, or None if this layer type has none.
 
-    `partial` says whether the family's code turns only a part of the channels when partial_rotary_factor says so.
+    `partial`: whether the family's code follows partial_rotary_factor.
     """
     parameters = config.rope_parameters
     layer_type = None
@@ -28,11 +32,11 @@ def rotary_from(
         return None
     kind, base = parameters.get("rope_type", "default"), float(parameters["rope_theta"])
     if not math.isfinite(base) or base <= 0:
-        raise ArmillaryError(f"the configuration has rope_theta={base!r}: the rotary base is a number above 0")
+        raise ArmillaryError(f"the configuration has rope_theta={base!r}: the rotary base must be above 0")
     fraction = parameters.get("partial_rotary_factor", 1.0)
     if not 0 < fraction <= 1:
-        raise ArmillaryError(f"the configuration has partial_rotary_factor={fraction!r}: it is a share of the channels")
-    width = head_width if kind == "proportional" else int(head_width * fraction)  # there it is the share that turns
+        raise ArmillaryError(f"the configuration has partial_rotary_factor={fraction!r}: it must be in (0, 1]")
+    width = head_width if kind == "proportional" else int(head_width * fraction)  # there the share that is rotated
     if (fraction != 1 and not partial and kind == "default") or width % 2:
         raise ArmillaryError(
             f"the configuration has partial_rotary_factor={fraction!r}, which {config.model_type} models do not follow "
@@ -41,8 +45,8 @@ def rotary_from(
     if kind == "default":
         return Rotary(geometric(base, width), layout, base, parameters=dict(parameters))
     frequencies, factor = _scaled(config, kind, layer_type)
-    known = {**parameters, "max_position_embeddings": config.max_position_embeddings}
-    return Rotary(frequencies, layout, base, kind, factor, known)
+    extended = {**parameters, "max_position_embeddings": config.max_position_embeddings}
+    return Rotary(frequencies, layout, base, kind, factor, extended)
 
 
 def _is_flat(parameters: dict[str, Any]) -> bool:
@@ -52,7 +56,6 @@ def _is_flat(parameters: dict[str, Any]) -> bool:
 
 def _scaled(config: Any, kind: str, layer_type: str | None) -> tuple[tuple[float, ...], float]:
     """Frequencies and cos/sin factor of a scaled encoding, from transformers' own table of scalings."""
-    import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     if kind not in ROPE_INIT_FUNCTIONS:

@@ -1,11 +1,13 @@
-"""A small random model of every family: what `armillary doctor --verify` and the tests run on."""
+"""A small random model of every family, for `armillary doctor --verify` and the tests."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from armillary.modes import own_random_numbers
+from armillary.anatomy.modes import own_random_numbers
+
+# Imports inside functions: transformers takes seconds to import.
 
 SMALL: dict[str, Any] = dict(
     vocab_size=99,
@@ -148,17 +150,17 @@ def sample_config(name: str) -> Any:
 
 @own_random_numbers()
 def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> Any:
-    """A random model of that sample, biases and gains included, so that no term of the logits is zero by default."""
+    """A random model of that sample; biases and gains are random too, so that no term of the logits is zero."""
     import transformers
 
     config = sample_config(name)
     torch.manual_seed(seed)
-    chosen = {} if attention is None else {"attn_implementation": attention}
+    options = {} if attention is None else {"attn_implementation": attention}
     if name == "t5":
-        model = transformers.T5EncoderModel._from_config(config, **chosen)
+        model = transformers.T5EncoderModel._from_config(config, **options)
     else:
         loader = transformers.AutoModel if name.split("/")[0] in ENCODERS else transformers.AutoModelForCausalLM
-        model = loader.from_config(config, **chosen)
+        model = loader.from_config(config, **options)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1 or parameter.abs().max() == 0:

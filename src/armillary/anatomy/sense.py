@@ -1,4 +1,4 @@
-"""Whether what a configuration says of attention can be computed at all: sizes that fit, numbers that are finite."""
+"""Checks that the attention in a configuration can be computed: sizes that fit, numbers that are finite."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ from armillary.errors import ArmillaryError
 
 
 def refuse_nonsense(anatomy: Anatomy) -> None:
-    """Raise, naming the layer, where heads cannot share keys, a scale is not finite, or frequencies are no numbers."""
+    """Raise an error that names the layer if heads cannot share keys, or a scale or frequency is not finite."""
     for layer in anatomy.layers:
         problem = _problem(layer)
         if problem:

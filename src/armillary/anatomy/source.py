@@ -1,4 +1,4 @@
-"""From a loaded model, a folder, a hub id or a configuration to its Anatomy."""
+"""Builds the Anatomy of a loaded model, a folder, a hub id or a configuration."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,26 +9,28 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from armillary.anatomy.adapter import Adapter, adapter_for, known_families
+from armillary.anatomy.adapter import Adapter
 from armillary.anatomy.checkpoint import Checkpoint, expanded, has_weights, load_config
 from armillary.anatomy.description import Anatomy, Layer, Rotary
+from armillary.anatomy.frequencies import changed_rotary
 from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.limits import refuse_absurd_sizes
+from armillary.anatomy.modes import evaluating
+from armillary.anatomy.registry import adapter_for, known_families
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.weights import LayerWeights
 from armillary.anatomy.whole import empty_model, refuse_partial, some
 from armillary.errors import ArmillaryError
-from armillary.limits import lifted
-from armillary.modes import evaluating
+from armillary.machine.limits import lifted
 
 
 def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False) -> Anatomy:
     """The anatomy of a loaded model, a model folder, a hub id or a transformers configuration.
 
     From a loaded model the weights are views of its parameters; from a folder they are read from safetensors,
-    one layer at a time, when `anatomy.weights(layer)` asks. A hub id or a configuration gives no weights. With `live`
-    a loaded model's weights carry gradients back to its parameters (for regularisers).
+    one layer at a time, by `anatomy.weights(layer)`. A hub id or a configuration gives no weights. With `live` a
+    loaded model's weights are differentiable with respect to its parameters (for regularizers).
     """
     if isinstance(source, nn.Module):
         return _of_model(source, live)
@@ -39,8 +41,8 @@ def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
         return _of_config(source)
     raise ArmillaryError(
-        f"cannot describe a {type(source).__name__}: give a loaded transformers model, a model folder, a hub id or a "
-        "configuration"
+        f"cannot describe a {type(source).__name__}",
+        advice="give a loaded transformers model, a model folder, a hub id or a configuration",
     )
 
 
@@ -57,11 +59,11 @@ def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> An
 
 
 def of_files(config: Any, source: str | Path) -> Anatomy:
-    """The anatomy of a folder or GGUF file with this configuration; its headers are checked against it, whole."""
+    """The anatomy of a folder or GGUF file with this configuration, after checking all headers against it."""
     anatomy, packed, place = _of_config(config), gguf_file(source), Path(source)
     adapter = adapter_for(anatomy.family)
     if packed is None and (not place.is_dir() or (adapter is None and not has_weights(place))):
-        return anatomy  # what is told of an unknown family needs no weights
+        return anatomy  # the anatomy of an unknown family needs no weights
     checkpoint = Checkpoint(place) if packed is None else GgufCheckpoint(packed, config, len(anatomy.layers))
     if adapter is None:
         names = checkpoint.names()
@@ -92,14 +94,12 @@ def _of_config(config: Any) -> Anatomy:
         raise
     except Exception as error:
         raise ArmillaryError(
-            f"the configuration of this {config.model_type} model does not make sense ({type(error).__name__}: {error})"
+            f"the configuration of this {config.model_type} model is not valid ({type(error).__name__}: {error})"
         ) from error
 
 
 def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
     """The anatomy of a model that was trained with other rotary frequencies (`armillary train`)."""
-    from armillary.interventions.frequencies import changed_rotary
-
     layers = (
         replace(layer, position=changed_rotary(layer.position, **change))
         if isinstance(layer.position, Rotary)
@@ -138,20 +138,20 @@ def _computed(model: nn.Module, name: str) -> Tensor | None:
         return None
     if not is_parametrized(module, attribute):
         return None
-    with evaluating(module.get_submodule("parametrizations")):  # in training, to look is to change (power iterations)
+    with evaluating(module.get_submodule("parametrizations")):  # in training, reading changes it (power iterations)
         computed: Tensor = getattr(module, attribute)
     return computed
 
 
 def offloaded(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
-    """The numbers of a weight that accelerate keeps in main memory or on disk until its module runs (device_map)."""
+    """A weight that accelerate keeps in main memory or on disk until its module runs (device_map)."""
     module_name, _, attribute = name.rpartition(".")
     hook: Any = getattr(model.get_submodule(module_name), "_hf_hook", None)
-    for one in getattr(hook, "hooks", (hook,)):
-        weights = getattr(one, "weights_map", None)
+    for part in getattr(hook, "hooks", (hook,)):
+        weights = getattr(part, "weights_map", None)
         if weights is not None:
-            found: Tensor = weights[attribute]
-            return found.to(one.execution_device, parameter.dtype)
+            weight: Tensor = weights[attribute]
+            return weight.to(part.execution_device, parameter.dtype)
     return parameter
 
 
@@ -159,27 +159,27 @@ def _with_checkpoint(
     adapter: Adapter, anatomy: Anatomy, config: Any, place: Path, checkpoint: Checkpoint | GgufCheckpoint
 ) -> Anatomy:
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
-    found = [name for name in checkpoint.names() if name == first or name.endswith("." + first)]
-    if not found:
+    candidates = [name for name in checkpoint.names() if name == first or name.endswith("." + first)]
+    if not candidates:
         raise ArmillaryError(
             f"{place} has no tensor named {first!r}, which a {anatomy.family} checkpoint should have: "
             "weights and config.json do not belong together"
         )
-    if len(found) > 1:  # a second tower, or the same layer twice: transformers' own name for it decides
+    if len(candidates) > 1:  # a second tower, or the same layer twice: transformers' own name decides
         own = blocks_name(empty_model(config), adapter).removesuffix(adapter.blocks) + first
-        if own not in found or first in found:
+        if own not in candidates or first in candidates:
             raise ArmillaryError(
-                f"{place} has the first layer's queries under several names ({some(found)}): which of them is meant "
-                "cannot be told"
+                f"{place} has the first layer's queries under several names ({some(candidates)}): it is unclear "
+                "which one to read"
             )
-        found = [own]
-    root = found[0].removesuffix(first) + adapter.blocks
+        candidates = [own]
+    root = candidates[0].removesuffix(first) + adapter.blocks
     _check_shapes(adapter, anatomy, root, checkpoint)
     return _readable(adapter, anatomy, root, checkpoint.read)
 
 
 def _check_shapes(adapter: Adapter, anatomy: Anatomy, root: str, checkpoint: Checkpoint | GgufCheckpoint) -> None:
-    """Every layer's attention matrices are there with the sizes the configuration asks for; reads headers only."""
+    """Raise if an attention matrix is missing or has another size than configured; reads headers only."""
     reader = _reader(adapter, anatomy, root, checkpoint.header)
     for layer in anatomy.layers:
         reader(layer.index)
@@ -191,12 +191,13 @@ def _reader(
     """A function from layer to its weights, given how to read a tensor by its full name."""
 
     def read_layer(layer: int) -> LayerWeights:
-        here = anatomy.layers[layer]
-        once = cache(partial(_read_inside, read, root, _inside(adapter, here, root)))  # fused: serves q, k and v
+        described = anatomy.layers[layer]
+        # a fused matrix is read once for q, k and v
+        once = cache(partial(_read_inside, read, root, _inside(adapter, described, root)))
         try:
-            return adapter.layer_weights(here, anatomy.d_model, once)
+            return adapter.layer_weights(described, anatomy.d_model, once)
         except ArmillaryError as error:
-            raise ArmillaryError(f"in layer {layer} ({_inside(adapter, here, root)[:-1]}): {error}") from error
+            raise ArmillaryError(f"in layer {layer} ({_inside(adapter, described, root)[:-1]}): {error}") from error
 
     return read_layer
 
@@ -205,16 +206,16 @@ def _readable(adapter: Adapter, anatomy: Anatomy, root: str, read: Callable[[str
     """The anatomy with its weights, given how to read a tensor by its full name."""
 
     def read_matrices(layer: int) -> Iterator[tuple[str, Tensor]]:
-        here = anatomy.layers[layer]
+        described = anatomy.layers[layer]
         return adapter.layer_matrices(
-            here, anatomy.d_model, partial(_read_inside, read, root, _inside(adapter, here, root))
+            described, anatomy.d_model, partial(_read_inside, read, root, _inside(adapter, described, root))
         )
 
     return replace(anatomy, _read_layer=_reader(adapter, anatomy, root, read), _read_matrices=read_matrices)
 
 
 def _read_inside(read: Callable[[str], Tensor | None], root: str, block: str, name: str) -> Tensor | None:
-    """The tensor of that name inside a block; '../' leads to the list of blocks."""
+    """The tensor of that name inside a block; '../' refers to the list of blocks."""
     return read(f"{root}.{name.removeprefix('../')}" if name.startswith("../") else f"{block}{name}")
 
 
@@ -235,45 +236,50 @@ def transformer_of(model: Any) -> Any:
 
 
 def blocks_name(model: nn.Module, adapter: Adapter) -> str:
-    """The full name of the list of blocks in this model, whatever it is wrapped in."""
-    found = [
+    """The full name of the list of blocks in this model, also inside a wrapper."""
+    names = [
         name
         for name, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, nn.ModuleList)
         and (name == adapter.blocks or name.endswith("." + adapter.blocks))
         and any(part.endswith(adapter.attention) for part, _ in module.named_modules())
     ]
-    if not found:
+    if not names:
         raise ArmillaryError(
             f"{type(model).__name__} has no list of blocks named {adapter.blocks!r} with attention at "
-            f"{adapter.attention!r}, where {adapter.family} models keep it: register an adapter for it"
+            f"{adapter.attention!r}, as {adapter.family} models do",
+            advice="register an adapter for it",
         )
-    return str(min(found, key=len))
+    return str(min(names, key=len))
 
 
 def _unknown(config: Any) -> Anatomy:
-    """What a configuration tells of a family that no adapter knows."""
+    """The anatomy of a family without an adapter, as far as the configuration describes it."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
 
-    def told(*names: str) -> int | None:
+    def setting(*names: str) -> int | None:
         """The first of these settings that is a number."""
         for name in names:
             try:
                 value = getattr(text, name, None)
-            except Exception:  # some configurations refuse to give one value for all layers
+            except Exception:  # some configurations raise if layers differ
                 value = None
             if isinstance(value, int) and value > 0:
                 return value
         return None
 
-    heads, d_model = told("num_attention_heads", "n_head", "encoder_attention_heads"), told("hidden_size", "d_model")
-    count = told("num_hidden_layers", "n_layer", "encoder_layers")
+    heads, d_model = (
+        setting("num_attention_heads", "n_head", "encoder_attention_heads"),
+        setting("hidden_size", "d_model"),
+    )
+    count = setting("num_hidden_layers", "n_layer", "encoder_layers")
     if heads is None or d_model is None or count is None:
         raise ArmillaryError(
-            f"the configuration of {config.model_type!r} does not say how many layers and heads the model has, and how "
-            "wide it is: register an adapter for its family"
+            f"the configuration of {config.model_type!r} does not say how many layers and heads the model "
+            "has, and how wide it is",
+            advice="register an adapter for its family",
         )
-    width, kv_heads = told("head_dim") or max(1, d_model // heads), told("num_key_value_heads") or heads
+    width, kv_heads = setting("head_dim") or max(1, d_model // heads), setting("num_key_value_heads") or heads
     refuse_absurd_sizes(
         config.model_type, layers=count, heads=heads, key_heads=kv_heads, head_width=width, model_width=d_model
     )
@@ -291,15 +297,15 @@ def _unknown(config: Any) -> Anatomy:
         family=config.model_type,
         d_model=d_model,
         layers=tuple(replace(layer, index=i) for i in range(count)),
-        vocabulary=told("vocab_size") or 0,
-        max_positions=told("max_position_embeddings"),
+        vocabulary=setting("vocab_size") or 0,
+        max_positions=setting("max_position_embeddings"),
         hard_limit=False,
         positions_added="unknown",
         norm="unknown",
         norm_place="unknown",
         missing=(
-            f"no adapter knows the family {config.model_type!r}, so its weights per head, its position scheme and "
-            "what is computed from them (spectra, exact constituents, rotary frequencies) are missing, while "
+            f"no adapter knows the family {config.model_type!r}, so its weights per head, its position scheme "
+            "and what is computed from them (spectra, exact constituents, rotary frequencies) are missing, while "
             "everything that needs only q, k, v and hidden states works; known families: " + ", ".join(known_families())
         ),
     )

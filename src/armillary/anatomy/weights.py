@@ -10,10 +10,10 @@ from torch import Tensor
 from armillary.errors import ArmillaryError
 
 Read = Callable[[str], Tensor | None]
-"""Gives the stored tensor of that name, or None where the checkpoint has none (a bias, say)."""
+"""Returns the stored tensor of that name, or None if there is none (a bias, say)."""
 
 Rows = Callable[[str, int, int, int], int]
-"""rows(part, head, heads, kv_heads): which run of head_width outputs of the stored matrix is this head's."""
+"""rows(part, head, heads, kv_heads): the index of this head's run of head_width outputs in the stored matrix."""
 
 
 def separate(part: str, head: int, heads: int, kv_heads: int) -> int:
@@ -42,7 +42,7 @@ def per_group(part: str, head: int, heads: int, kv_heads: int) -> int:
 def in_four_parts(part: str, head: int, heads: int, kv_heads: int) -> int:
     """One matrix in four parts, each with q, v and k of a quarter of the heads (CodeGen)."""
     if heads % 4:
-        raise ArmillaryError(f"CodeGen keeps its heads in four parts, which {heads} heads cannot fill")
+        raise ArmillaryError(f"CodeGen stores its heads in four equal parts, but there are {heads} heads")
     quarter = heads // 4
     return (head // quarter) * 3 * quarter + "qvk".index(part) * quarter + head % quarter
 
@@ -59,7 +59,7 @@ class NormWeights:
 class LayerWeights:
     """One layer's attention weights: q[a], k[g], v[g] are (d, e), o[a] is (e, d), for head a and key head g.
 
-    q_a = x q[a] + q_bias[a]; the layer adds sum_a z_a o[a] + o_bias to the stream, z_a the head's mixed values.
+    q_a = x q[a] + q_bias[a]; the layer adds sum_a z_a o[a] + o_bias to the stream, z_a the head's weighted values.
     """
 
     q: tuple[Float[Tensor, "d e"], ...]
@@ -76,26 +76,26 @@ class LayerWeights:
     relative_bias: Float[Tensor, "bucket head"] | None = None
 
     def not_finite(self) -> list[str]:
-        """What holds a NaN or an infinity, as 'W_q of head 3'."""
-        found = []
+        """The weights that contain NaN or infinity, as 'W_q of head 3'."""
+        names = []
         for part, what in (("q", "head"), ("k", "key head"), ("v", "key head"), ("o", "head")):
             for letter, values in (("W", getattr(self, part)), ("b", getattr(self, f"{part}_bias"))):
                 if isinstance(values, tuple):
-                    found += [f"{letter}_{part} of {what} {a}" for a, value in enumerate(values) if bad(value)]
+                    names += [f"{letter}_{part} of {what} {a}" for a, value in enumerate(values) if bad(value)]
                 elif values is not None and bad(values):
-                    found.append(f"{letter}_{part}")
+                    names.append(f"{letter}_{part}")
         for name, norm in (("q", self.q_norm), ("k", self.k_norm)):
             if norm is not None:
-                found += [f"the {name} norm of head {a}" for a, weight in enumerate(norm.weight) if bad(weight)]
+                names += [f"the {name} norm of head {a}" for a, weight in enumerate(norm.weight) if bad(weight)]
         if self.sinks is not None and bad(self.sinks):
-            found += [f"the sink of head {a}" for a, sink in enumerate(self.sinks) if bad(sink)]
+            names += [f"the sink of head {a}" for a, sink in enumerate(self.sinks) if bad(sink)]
         if self.relative_bias is not None and bad(self.relative_bias):
-            found.append("the relative bias")
-        return found
+            names.append("the relative bias")
+        return names
 
 
 def bad(tensor: Tensor) -> bool:
-    """Whether a tensor holds a NaN or an infinity; one without numbers (on the meta device) does not."""
+    """Whether a tensor contains NaN or infinity; False on the meta device."""
     return not tensor.is_meta and not bool(tensor.isfinite().all())
 
 
@@ -110,7 +110,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Dense:
-    """One matrix outside attention: gate, up or down, stored whole or as one of `parts` equal runs of outputs."""
+    """One matrix outside attention: gate, up or down, stored alone or as one of `parts` equal runs of outputs."""
 
     label: str
     name: str
@@ -119,7 +119,7 @@ class Dense:
     parts: int = 1
 
     def read(self, read: Read) -> Float[Tensor, "inputs outputs"] | None:
-        """The matrix as y = x W, or None where this model has none of that name (an ungated one, experts)."""
+        """The matrix as y = x W, or None if this model has none of that name (no gate, or experts)."""
         weight = read(f"{self.name}.weight")
         if weight is None or weight.dim() != 2:
             return None
@@ -159,10 +159,10 @@ def output_matrices(
 
 
 def norm_weights(read: Read, name: str, heads: int, over: str) -> NormWeights:
-    """The norm's gain and bias as each head sees them; a name with '{head}' is one norm per head."""
-    each = [name.format(head=a) if "{head}" in name else name for a in range(heads)]
+    """The norm's gain and bias for each head; a name with '{head}' is one norm per head."""
+    names = [name.format(head=a) if "{head}" in name else name for a in range(heads)]
     weights, biases = [], []
-    for a, norm in enumerate(each):
+    for a, norm in enumerate(names):
         weight, bias = stored(read, f"{norm}.weight"), read(f"{norm}.bias")
         e = weight.shape[0] // heads if over == "all" else weight.shape[0]
         start = a * e if over == "all" else 0
@@ -173,23 +173,23 @@ def norm_weights(read: Read, name: str, heads: int, over: str) -> NormWeights:
 
 
 def stored(read: Read, name: str) -> Tensor:
-    """The tensor of that name, which must be there and hold plain numbers."""
+    """The tensor of that name; raises if it is missing or quantized."""
     tensor = read(name)
     if tensor is None:
         raise ArmillaryError(
             f"the model has no weight {name!r}, which its family should have: "
-            "if it carries a LoRA, merge it first (merge_and_unload); if it is quantised, load it unquantised"
+            "if it has a LoRA, merge it first (merge_and_unload); if it is quantized, load it unquantized"
         )
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
         raise ArmillaryError(
-            f"{name} is stored in a quantised format ({str(tensor.dtype).removeprefix('torch.')}): "
-            "load the model in float32, float16 or bfloat16"
+            f"{name} is stored in a quantized format ({str(tensor.dtype).removeprefix('torch.')})",
+            advice="load the model in float32, float16 or bfloat16",
         )
     return tensor
 
 
 def check_bias(name: str, bias: Tensor | None, width: int) -> None:
-    """Raise if there is a bias that is no vector of this width."""
+    """Raise if there is a bias that is not a vector of this width."""
     if bias is not None and tuple(bias.shape) != (width,):
         raise ArmillaryError(
             f"{name} has shape {tuple(bias.shape)}, but the configuration asks for ({width},): weights and config.json "
@@ -198,7 +198,7 @@ def check_bias(name: str, bias: Tensor | None, width: int) -> None:
 
 
 def check_shape(name: str, weight: Tensor, d_axis: int, d: int, out_axis: int, outputs: int) -> None:
-    """Raise where a stored matrix is not as large as the configuration says."""
+    """Raise if a stored matrix does not have the size in the configuration."""
     if weight.dim() != 2 or weight.shape[d_axis] != d or weight.shape[out_axis] != outputs:
         raise ArmillaryError(
             f"{name} has shape {tuple(weight.shape)}, but the configuration asks for {d} on axis {d_axis} "

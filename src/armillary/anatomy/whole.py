@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole: its headers against every tensor that transformers' own model would need."""
+"""Checks that a checkpoint is complete: its headers against every tensor that the transformers model needs."""
 
 import re
 from collections.abc import Iterable
@@ -9,17 +9,19 @@ from torch import Tensor, nn
 
 from armillary.anatomy.limits import LIFTED
 from armillary.errors import ArmillaryError
-from armillary.limits import lifted
-from armillary.quiet import quiet
+from armillary.machine.limits import lifted
+from armillary.machine.quiet import quiet
+
+# Imports inside functions: transformers takes seconds to import.
 
 TABLES = 2 * 2**30
-"""Bytes of tables (cosines, masks) that a model may compute by itself, unless its weights are larger still."""
+"""A model may compute tables (cosines, masks) of this many bytes, or of the size of its weights if that is larger."""
 
 ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
 def refuse_unquantized(source: Any, headers: dict[str, Tensor]) -> None:
-    """Raise where the configuration says that the weights are quantized, and none is."""
+    """Raise if the configuration says that the weights are quantized but none is."""
     if headers and all(header.is_floating_point() for header in headers.values()):
         raise ArmillaryError(
             f"the configuration of {source} has a quantization_config, but its weights are plain numbers: weights and "
@@ -28,10 +30,10 @@ def refuse_unquantized(source: Any, headers: dict[str, Tensor]) -> None:
 
 
 def refuse_partial(source: Any, config: Any, headers: dict[str, Tensor]) -> None:
-    """Raise where loading would lack tensors, find wrong shapes, integers as weights, or layers beyond the last.
+    """Raise if tensors are missing, have wrong shapes, are integers, or belong to layers beyond the last.
 
-    transformers itself loads the headers, as tensors without numbers, so that renamed and merged weights count as
-    they would; no weight is read. Models whose code comes with the checkpoint are left to it.
+    transformers loads the headers as empty tensors, so that renamed and merged weights are treated as in real
+    loading; no weight is read. Models whose code comes with the checkpoint are not checked.
     """
     if not type(config).__module__.startswith("transformers."):
         return
@@ -54,43 +56,43 @@ def refuse_partial(source: Any, config: Any, headers: dict[str, Tensor]) -> None
         raise
     except Exception as error:
         raise ArmillaryError(
-            f"the configuration of {source} does not make a {config.model_type} model: {in_one_line(error)}"
+            f"the configuration of {source} does not give a {config.model_type} model: {in_one_line(error)}"
         ) from error
     refuse_incomplete(source, model, info)
     refuse_integers(model, headers)
 
 
 def empty_model(config: Any) -> Any:
-    """The model of a configuration without numbers, on the meta device."""
+    """The model of a configuration on the meta device, without weights."""
     loader = loader_of(config)
     with torch.device("meta"):
         return loader.from_config(config) if hasattr(loader, "from_config") else loader._from_config(config)
 
 
 def refuse_huge_tables(source: Any, model: nn.Module, weights: int) -> None:
-    """Raise where a model on the meta device would compute tables that are far larger than its weights."""
+    """Raise if a model on the meta device would compute tables that are far larger than its weights."""
     sizes = {name: buffer.nbytes for name, buffer in model.named_buffers()}
     if sum(sizes.values()) > max(TABLES, weights) and not lifted():
         largest = max(sizes, key=lambda name: sizes[name])
         raise ArmillaryError(
             f"{source} would compute tables of {sum(sizes.values()) / 2**30:,.0f} GiB ({largest} and others) for "
-            f"weights of {weights / 2**30:.1f} GiB: the configuration asks for too many positions (set {LIFTED} in the "
-            "environment to go on all the same)"
+            f"weights of {weights / 2**30:.1f} GiB: the configuration asks for too many positions ({LIFTED} lifts "
+            "the limit)"
         )
 
 
 def refuse_incomplete(source: Any, model: nn.Module, info: dict[str, Any]) -> None:
-    """Raise on what transformers reports of loading: missing tensors, other shapes, layers beyond the last."""
-    lacking = sorted(str(key) for key in info["missing_keys"] if "pooler" not in str(key))
-    if lacking:
+    """Raise on problems in transformers' loading info: missing tensors, wrong shapes, layers beyond the last."""
+    missing = sorted(str(key) for key in info["missing_keys"] if "pooler" not in str(key))
+    if missing:
         raise ArmillaryError(
-            f"{source} lacks weights that the model needs ({some(lacking)}): weights and config.json do not belong "
+            f"{source} lacks weights that the model needs ({some(missing)}): weights and config.json do not belong "
             "together"
         )
-    unlike = [f"{name} is {tuple(a)}, not {tuple(b)}" for name, a, b in sorted(info.get("mismatched_keys", ()))]
-    if unlike:
+    mismatched = [f"{name} is {tuple(a)}, not {tuple(b)}" for name, a, b in sorted(info.get("mismatched_keys", ()))]
+    if mismatched:
         raise ArmillaryError(
-            f"{source} holds weights of other shapes than its configuration describes ({some(unlike)}): weights and "
+            f"{source} has weights of other shapes than its configuration describes ({some(mismatched)}): weights and "
             "config.json do not belong together"
         )
     beyond = sorted(key for key in info.get("unexpected_keys", ()) if _of_another_layer(key, set(model.state_dict())))
@@ -109,17 +111,18 @@ def _of_another_layer(key: str, known: set[str]) -> bool:
 
 
 def refuse_integers(model: nn.Module, headers: dict[str, Tensor]) -> None:
-    """Raise on a weight that is stored as integers or in a quantised format where the model computes with floats."""
-    whole = [name for name, header in headers.items() if not header.is_floating_point()]
-    if not whole:
+    """Raise if a weight is stored as integers or quantized, but the model computes with floats."""
+    integers = [name for name, header in headers.items() if not header.is_floating_point()]
+    if not integers:
         return
     weights = {name for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
     ends = {name[at:] for name in weights for at in [0, *(m.end() for m in re.finditer(r"\.", name))]}
-    for name in whole:
+    for name in integers:
         starts = [0, *(m.end() for m in re.finditer(r"\.", name))]
         if name in ends or any(name[at:] in weights for at in starts):
             raise ArmillaryError(
-                f"{name} is stored as integers or in a quantised format: load the model in float32, float16 or bfloat16"
+                f"{name} is stored as integers or in a quantized format",
+                advice="load the model in float32, float16 or bfloat16",
             )
 
 
@@ -138,11 +141,11 @@ def loader_of(config: Any) -> Any:
 
 
 def some(names: Iterable[str]) -> str:
-    """The first three names, and how many there are besides."""
-    given = list(names)
-    return ", ".join(given[:3]) + (f" and {len(given) - 3} more" if len(given) > 3 else "")
+    """The first three names, and the number of others."""
+    listed = list(names)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 
 
 def in_one_line(error: BaseException, most: int = 300) -> str:
-    """An error's message without line breaks, cut where it gets long."""
+    """An error's message without line breaks, cut to `most` characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:most]

@@ -1,1 +1,1 @@
-"""The commands, one file per subject; cli.py names them. torch is imported only inside, when a command runs."""
+"""The commands, one file per subject; cli.py registers them. torch is imported inside functions, to start fast."""

@@ -1,4 +1,4 @@
-"""Look at an atlas: heads, layers, show, compare."""
+"""Print the tables of an atlas, one head, or several atlases side by side: heads, layers, show, compare."""
 
 import json
 from pathlib import Path
@@ -19,6 +19,8 @@ from armillary.commands.options import (
 )
 from armillary.errors import ArmillaryError
 
+# Imports inside functions: the program starts without what this command alone needs.
+
 
 def heads(
     folder: Folder,
@@ -28,7 +30,7 @@ def heads(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Print a row for every head: what its attention looks like."""
+    """Print a table with one row per head: label, entropy, attention masses and more."""
     _print_table(folder, "heads", sort, layer, columns, as_json, as_csv)
 
 
@@ -40,40 +42,40 @@ def layers(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Print a row for every point of the residual stream, from the embeddings to the last layer."""
+    """Print a table with one row per layer of the residual stream, from the embeddings to the last layer."""
     _print_table(folder, "layers", sort, layer, columns, as_json, as_csv)
 
 
 def show(
     folder: Folder,
     head: Annotated[str, typer.Argument(help="LAYER.HEAD, as in 3.5", metavar="L.H")],
-    text: Annotated[str | None, typer.Option(help="A text to look at; it needs the model.")] = None,
+    text: Annotated[str | None, typer.Option(help="Show what the head does on this text; needs the model.")] = None,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the panels to this HTML file.", callback=output_file)] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Print a head's dossier: its numbers, its constituents, and what it attends to in a text and why."""
-    from armillary import figures, tables
-    from armillary.atlas import open_atlas
-    from armillary.dossier import dossier, head_row, parse_head
-    from armillary.lenses.constituents import text_constituents
-    from armillary.models import load_for, load_tokenizer
+    """Print everything about one head: its numbers, its constituents, and what it attends to in a text and why."""
+    from armillary import figures
+    from armillary.anatomy.loading import load_for, load_tokenizer
+    from armillary.atlas.atlas import open_atlas
+    from armillary.probe.dossier import dossier, head_row, parse_head
+    from armillary.probe.terms import text_constituents
+    from armillary.terminal import tables
 
     atlas = open_atlas(folder)
     layer, number = parse_head(head)
     head_row(atlas, layer, number)
     if html is not None and text is None:
-        raise ArmillaryError("--html draws the head on a text: give one with --text")
-    found = None
+        raise ArmillaryError("--html draws the head on a text", advice="give one with --text")
+    on_text = None
     if text is not None:
         source = model or atlas.attrs["model"]["name"]
         loaded = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
-        found = text_constituents(atlas, loaded, tokenizer, layer, number, text)
-    told = dossier(atlas, layer, number, found)
-    tables.show_dossier(told)
-    if html is not None and found is not None:
-        figures.write_page(html, f"Head {layer}.{number}", [figures.constituents(found)], text or "")
+        on_text = text_constituents(atlas, loaded, tokenizer, layer, number, text)
+    tables.show_dossier(dossier(atlas, layer, number, on_text))
+    if html is not None and on_text is not None:
+        figures.write_page(html, f"Head {layer}.{number}", [figures.constituents(on_text)], text or "")
         typer.echo(f"The panels are in {html}")
 
 
@@ -84,45 +86,47 @@ def compare(
     rows: Annotated[int, typer.Option(help="How many of the largest changes to print.", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Print atlases side by side, layer means of every measure; of two, also what changed, largest changes first."""
-    from armillary import tables
-    from armillary.atlas import open_atlas
-    from armillary.comparison import compare as run_comparison
-    from armillary.comparison import side_by_side
+    """Print layer means of every measure of two or more atlases; for two, also the heads and layers that changed."""
+    from armillary.atlas.atlas import open_atlas
+    from armillary.atlas.compare import compare as run_comparison
+    from armillary.atlas.compare import side_by_side
+    from armillary.terminal import tables
 
     if len(folders) < 2:
         raise ArmillaryError("compare needs two folders or more")
     atlases = [open_atlas(folder) for folder in folders]
-    beside = side_by_side(atlases)
-    found = run_comparison(*atlases) if len(atlases) == 2 else None
+    means = side_by_side(atlases)
+    changes = run_comparison(*atlases) if len(atlases) == 2 else None
     if as_json:
-        parts = {"side_by_side": json.loads(tables.as_json(beside))}
-        if found is not None:
-            changes = {"heads": found.heads, "layers": found.layers}
-            parts |= {name: json.loads(tables.as_json(table)) for name, table in changes.items()}
-        print_json({"scans": found.scans if found else [], **parts})
+        parts = {"side_by_side": json.loads(tables.as_json(means))}
+        if changes is not None:
+            changed = {"heads": changes.heads, "layers": changes.layers}
+            parts |= {name: json.loads(tables.as_json(table)) for name, table in changed.items()}
+        print_json({"scans": changes.scans if changes else [], **parts})
         return
-    for line in found.scans if found else []:
+    for line in changes.scans if changes else []:
         typer.echo(line)
-    tables.show(beside, title="Side by side, means over layers")
-    if found is not None:
-        tables.show(found.heads, title="Heads, the largest changes first", limit=rows)
-        tables.show(found.layers, title="Layers, the largest changes first", limit=rows)
+    tables.show(means, title="Side by side, means over layers")
+    if changes is not None:
+        tables.show(changes.heads, title="Heads, largest changes first", limit=rows)
+        tables.show(changes.layers, title="Layers, largest changes first", limit=rows)
 
 
 def _print_table(
     folder: Path, name: str, sort: str | None, layer: int | None, columns: str | None, as_json: bool, as_csv: bool
 ) -> None:
-    from armillary import tables
-    from armillary.atlas import open_atlas
+    from armillary.atlas.atlas import open_atlas
+    from armillary.terminal import tables
 
     atlas = open_atlas(folder)
-    weights_only = not atlas.settings["streams"]
+    weights_only = atlas.kind == "weights"
     if weights_only and name == "layers":
-        raise ArmillaryError(f"{folder} was made from weights alone and has no residual stream: scan the model")
+        raise ArmillaryError(
+            f"{folder} was made from weights alone and has no residual stream", advice="scan the model"
+        )
     table = tables.select(getattr(atlas, name), sort=sort, layer=layer)
     if columns is not None or not (as_json or as_csv):
-        table = tables.columns_of(table, "spectra" if weights_only else name, columns, sort)
+        table = tables.columns_of(table, name, columns, sort, "weights" if weights_only else "usual")
     if as_json:
         typer.echo(tables.as_json(table))
     elif as_csv:

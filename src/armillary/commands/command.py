@@ -1,4 +1,4 @@
-"""A command that looks at what it was given before it starts: nothing empty, nothing that is no number, no bytes."""
+"""The base class of commands: refuses empty values, values that are not UTF-8, NaN, infinity and huge integers."""
 
 import math
 from typing import Any
@@ -7,11 +7,11 @@ import typer
 from typer.core import TyperCommand
 
 LARGEST = 2**63 - 1
-"""Numbers beyond 64 bits overflow wherever they go; none of them is meant."""
+"""The largest accepted integer: larger ones overflow in torch and numpy."""
 
 
 class Command(TyperCommand):
-    """Refuses values that no option has a use for, in one place for all of them."""
+    """Checks the values of all options before the command runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
@@ -19,7 +19,7 @@ class Command(TyperCommand):
         try:
             rest = super().parse_args(ctx, args)
             for parameter in self.params:
-                _refuse_no_number(ctx, parameter, ctx.params.get(parameter.name))
+                _refuse_bad_number(ctx, parameter, ctx.params.get(parameter.name))
         except typer.BadParameter as error:
             option = next((name for name in getattr(error.param, "opts", ()) if name.startswith("-")), None)
             value = _value(option, given) if option else None
@@ -30,7 +30,7 @@ class Command(TyperCommand):
 
 
 def _refuse_unusable(ctx: Any, args: list[str]) -> None:
-    """An empty value (a shell variable that is not set) would stand for 'all' or for this folder."""
+    """Raise on an empty value (an unset shell variable), which would mean 'all' or the current folder."""
     for before, value in zip(["", *args], args, strict=False):
         name = value[:-1] if value.startswith("--") and value.endswith("=") else before
         if not value.strip() or name != before:
@@ -40,15 +40,15 @@ def _refuse_unusable(ctx: Any, args: list[str]) -> None:
             raise typer.BadParameter(f"{value!a} is not UTF-8 text", ctx)
 
 
-def _refuse_no_number(ctx: Any, parameter: Any, value: Any) -> None:
+def _refuse_bad_number(ctx: Any, parameter: Any, value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise typer.BadParameter("it should be a finite number", ctx, parameter)
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise typer.BadParameter("it is larger than any number that can be meant", ctx, parameter)
+        raise typer.BadParameter("it is too large", ctx, parameter)
 
 
 def _value(option: str, args: list[str]) -> str | None:
-    """What was given for an option, the last time that it was given."""
+    """The value of an option; if it was given several times, the last one."""
     for at in range(len(args) - 1, -1, -1):
         if args[at] == option and at + 1 < len(args):
             return args[at + 1]
@@ -65,10 +65,10 @@ PHRASES = {
     "a valid integer, unable to parse string as an integer": "a whole number",
     "a valid number, unable to parse string as a number": "a number",
 }
-"""The parser's words, and plainer ones."""
+"""The parser's phrases, and plainer ones."""
 
 
-def _plain(said: str) -> str:
+def _plain(message: str) -> str:
     for phrase, plainer in PHRASES.items():
-        said = said.replace(phrase, plainer)
-    return said.rstrip(".")
+        message = message.replace(phrase, plainer)
+    return message.rstrip(".")

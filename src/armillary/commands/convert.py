@@ -1,9 +1,11 @@
-"""Pickled weights as safetensors: convert."""
+"""Convert pickled weights to safetensors: convert."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+# Imports inside functions: the program starts without what this command alone needs.
 
 
 def convert(
@@ -12,8 +14,8 @@ def convert(
         Path | None, typer.Option(help="A new folder for the model, with its configuration and tokenizer.")
     ] = None,
 ) -> None:
-    """Write the weights of pytorch_model.bin as safetensors, beside it or into a new folder; no code of it runs."""
-    from armillary.converting import convert as write_safetensors
+    """Convert pytorch_model.bin to safetensors, beside it or in a new folder, without running code from the file."""
+    from armillary.anatomy.convert import convert as write_safetensors
 
     written = write_safetensors(folder, out=out)
-    typer.echo(f"{written} has its weights as safetensors, equal bit for bit: look with  armillary inspect {written}")
+    typer.echo(f"{written} has its weights as safetensors, equal bit for bit; see  armillary inspect {written}")

@@ -1,4 +1,4 @@
-"""The papers' tables and figures, run again: experiment list, run, show, page."""
+"""Reproduce the papers' tables and figures: experiment list, run, show, page."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,19 +9,21 @@ import typer
 from armillary.commands.command import Command
 from armillary.commands.options import AsJson, one_of, output_file
 from armillary.errors import ArmillaryError
-from armillary.lines import Lines, is_terminal
+from armillary.terminal.lines import is_terminal
 
-experiment = typer.Typer(help="The papers' tables and figures, run again here.", no_args_is_help=True)
+# Imports inside functions: the program starts without what this command alone needs.
+
+experiment = typer.Typer(help="Reproduce the papers' tables and figures.", no_args_is_help=True)
 Results = Annotated[Path, typer.Option(help="The folder of results.")]
 
 
 @experiment.command(name="list", cls=Command)
 def list_all(as_json: AsJson = False) -> None:
-    """Print all experiments: which table or figure, the question, how long the small size takes."""
+    """List the experiments: the table or figure, the question, the minutes that the small size takes."""
     import pandas as pd
 
-    from armillary import tables
-    from armillary.experiments.experiment import experiments
+    from armillary.papers.experiments.registry import experiments
+    from armillary.terminal import tables
 
     rows = [
         {"name": e.name, "paper": e.paper, "of": e.of, "minutes": e.minutes, "question": e.question}
@@ -33,29 +35,34 @@ def list_all(as_json: AsJson = False) -> None:
 
 @experiment.command(cls=Command)
 def run(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments, as `list` names them.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
-    quick: Annotated[bool, typer.Option(help="Run those that take a few seconds.")] = False,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of experiments, from `armillary experiment list`.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Run all experiments.")] = False,
+    quick: Annotated[bool, typer.Option(help="Run the experiments that take a few seconds.")] = False,
     size: Annotated[
         str, typer.Option(help="small (minutes on two cores) or paper (the paper's own settings).")
     ] = "small",
-    model: Annotated[list[str] | None, typer.Option(help="Look at these models in place of the usual ones.")] = None,
-    corpus: Annotated[list[str] | None, typer.Option(help="Read these texts in place of the usual ones.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Use these models in place of the default ones.")] = None,
+    corpus: Annotated[list[str] | None, typer.Option(help="Use these texts in place of the default ones.")] = None,
     out: Results = Path("experiments/results"),
     work: Annotated[Path, typer.Option(help="Where trained models and atlases are kept.")] = Path("experiments/work"),
-    again: Annotated[bool, typer.Option(help="Run also what has a result already.")] = False,
+    again: Annotated[bool, typer.Option(help="Also run experiments that already have a result.")] = False,
 ) -> None:
-    """Run experiments; each writes OUT/NAME with its numbers, figures and verdicts against what the paper printed."""
-    from armillary.experiments.experiment import Settings, experiments
-    from armillary.experiments.experiment import experiment as named
-    from armillary.experiments.results import run as run_one
+    """Run experiments; each writes its numbers, figures and verdicts on the paper's claims to OUT/NAME."""
+    from armillary.papers.experiments.experiment import Settings
+    from armillary.papers.experiments.registry import experiment as named
+    from armillary.papers.experiments.registry import experiments
+    from armillary.papers.experiments.results import run as run_experiment
 
     one_of("--size", size, ("small", "paper"))
-    asked = [named(name).name for name in names or []]
-    usual = [one.name for one in experiments().values() if every or (quick and one.quick)]
-    chosen = [named(name) for name in dict.fromkeys([*asked, *usual])]
+    by_name = [named(name).name for name in names or []]
+    by_option = [known.name for known in experiments().values() if every or (quick and known.quick)]
+    chosen = [named(name) for name in dict.fromkeys([*by_name, *by_option])]
     if not chosen:
-        raise ArmillaryError("no experiment was named: give names, --quick or --all (`armillary experiment list`)")
+        raise ArmillaryError(
+            "no experiment was named", advice="give names, --quick or --all (`armillary experiment list`)"
+        )
     settings = Settings(
         size=size,  # type: ignore[arg-type]
         models=tuple(model or ()),
@@ -63,28 +70,31 @@ def run(
         work=work,
         say=lambda sentence: typer.echo(f"  {sentence}", err=True),
     )
-    for one in chosen:
-        if (out / one.name / "result.json").exists() and not again and one.name not in asked:
-            typer.echo(f"{one.name}: there is a result in {out / one.name}; --again runs it anew", err=True)
+    from armillary.terminal.progress import ProgressLines
+
+    for chosen_one in chosen:
+        name = chosen_one.name
+        if (out / name / "result.json").exists() and not again and name not in by_name:
+            typer.echo(f"{name}: there is a result in {out / name}; --again runs it again", err=True)
             continue
-        typer.echo(f"{one.name}: {one.question}", err=True)
-        with nullcontext() if is_terminal() else Lines(one.name, ""):
-            result = run_one(one, settings, out)
+        typer.echo(f"{name}: {chosen_one.question}", err=True)
+        with nullcontext() if is_terminal() else ProgressLines(name):
+            result = run_experiment(chosen_one, settings, out)
         _print(result)
 
 
 @experiment.command(cls=Command)
 def show(
-    name: Annotated[str, typer.Argument(help="An experiment that was run.")],
+    name: Annotated[str, typer.Argument(help="The experiment's name.")],
     out: Results = Path("experiments/results"),
     html: Annotated[
-        Path | None, typer.Option(help="Draw its figures, into this HTML file.", callback=output_file)
+        Path | None, typer.Option(help="Write its figures to this HTML file.", callback=output_file)
     ] = None,
 ) -> None:
-    """Print what an experiment found: its tables, and each claim of the paper with its verdict."""
-    from armillary import tables
-    from armillary.experiments.experiment import experiment as named
-    from armillary.experiments.results import read
+    """Print an experiment's result: its tables, and each claim of the paper with its verdict."""
+    from armillary.papers.experiments.registry import experiment as named
+    from armillary.papers.experiments.results import read
+    from armillary.terminal import tables
 
     result = read(out / named(name).name)
     for table in result.tables:
@@ -105,8 +115,8 @@ def page(
         Path, typer.Option(help="The file to write; pictures go to a folder beside it.", callback=output_file)
     ] = Path("EXPERIMENTS.md"),
 ) -> None:
-    """Write EXPERIMENTS.md from the results: every claim with its verdict, figures, what was learned."""
-    from armillary.experiments.page import write_experiments
+    """Write EXPERIMENTS.md from the results: figures, each claim with its verdict, what was learned."""
+    from armillary.papers.experiments.page import write_experiments
 
     typer.echo(f"{write_experiments(out, to)} results are in {to}")
 
@@ -114,8 +124,8 @@ def page(
 def _print(result: "object") -> None:
     import pandas as pd
 
-    from armillary import tables
-    from armillary.experiments.results import Result
+    from armillary.papers.experiments.results import Result
+    from armillary.terminal import tables
 
     assert isinstance(result, Result)
     rows = [

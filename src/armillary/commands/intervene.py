@@ -1,7 +1,8 @@
-"""Change a model and look again: intervene."""
+"""Change a model's attention and compare it with the original: intervene."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,131 +20,163 @@ from armillary.commands.options import (
 )
 from armillary.errors import ArmillaryError
 
+# Imports inside functions: the program starts without what this command alone needs.
+
 
 def intervene(
     model: Model,
     scale: Annotated[float | None, typer.Option(help="Multiply the spectra of W_q and W_k by this.")] = None,
-    cut: Annotated[int | None, typer.Option(help="Keep so many of the largest singular values.", min=0)] = None,
+    cut: Annotated[int | None, typer.Option(help="Keep this many of the largest singular values.", min=0)] = None,
     keep: Annotated[
         str | None,
-        typer.Option(help="With --cut: top or rest. With --randomise: norm, spectrum or shape."),
+        typer.Option(help="With --cut: top or rest. With --randomize: norm, spectrum or shape."),
     ] = None,
-    randomise: Annotated[bool, typer.Option("--randomise", help="Random matrices in place of the weights.")] = False,
+    randomize: Annotated[bool, typer.Option("--randomize", help="Replace the weights by random matrices.")] = False,
     remove: Annotated[
-        str | None, typer.Option(help="position or content: that part of what the layers read; needs --atlas.")
+        str | None, typer.Option(help="position or content: remove this part of the layers' input; needs --atlas.")
     ] = None,
     atlas: Annotated[Path | None, typer.Option(help="With --remove: an atlas of this model, for the means.")] = None,
-    parts: Annotated[str | None, typer.Option(help="With --cut and --randomise: which of q,k,v,o (q,k).")] = None,
-    layers: Annotated[str | None, typer.Option(help="Layers as in 0-3,7 (all by default).")] = None,
-    heads: Annotated[str | None, typer.Option(help="Heads of those layers as in 0,2 (all by default).")] = None,
-    seed: Annotated[int | None, typer.Option(help="For --randomise (0).", min=0)] = None,
-    text: Annotated[str | None, typer.Option(help="A text to try the change on.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="A file that holds the text instead.")] = None,
-    generate: Annotated[int, typer.Option(help="Go on with the text for so many tokens.", min=0)] = 0,
+    parts: Annotated[
+        str | None, typer.Option(help="With --cut and --randomize: which of q,k,v,o (default: q,k).")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers as in 0-3,7 (default: all).")] = None,
+    heads: Annotated[str | None, typer.Option(help="Heads of those layers as in 0,2 (default: all).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of --randomize (default: 0).", min=0)] = None,
+    text: Annotated[str | None, typer.Option(help="A text to run through the original and the changed model.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="A file with the text, in place of --text.")] = None,
+    generate: Annotated[int, typer.Option(help="Continue the text by this many tokens.", min=0)] = 0,
     html: Annotated[
-        Path | None, typer.Option(help="Attention maps before and after, into this HTML file.", callback=output_file)
+        Path | None, typer.Option(help="Write attention maps before and after to this HTML file.", callback=output_file)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the changed model to this new folder.")] = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a model's attention and see what it does: loss, attention entropy, generated text, maps.
+    """Change a model's attention and print the effect: loss, attention entropy, generated text, attention maps.
 
-    --out writes the changed model as a folder of its own, to scan and compare. The original is never touched.
+    --out writes the changed model to a new folder, to scan and compare. The original files do not change.
     """
-    from armillary import interventions
-    from armillary.models import load, load_tokenizer
+    from armillary.anatomy.loading import load, load_tokenizer
 
-    wanted = [name for name, given in (("--scale", scale), ("--cut", cut), ("--remove", remove)) if given is not None]
-    wanted += ["--randomise"] if randomise else []
-    if len(wanted) != 1:
-        raise ArmillaryError("say what to change: one of --scale, --cut, --randomise and --remove")
-    if text is None and prompt_file is None and out is None:
-        raise ArmillaryError("say what for: --text or --prompt-file to try the change on, or --out to write it")
+    change = Change(model, scale, cut, keep, randomize, remove, atlas, parts, layers, heads, seed)
+    change.check_kind()
+    has_text = text is not None or prompt_file is not None
+    if not has_text and out is None:
+        raise ArmillaryError("give --text or --prompt-file to try the change on, or --out to write the changed model")
     if out is not None and remove is not None:
-        raise ArmillaryError("--remove acts while the model runs and changes no weights: there is nothing to write")
+        raise ArmillaryError("--remove changes no weights, so there is nothing to write", advice="leave --out out")
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ArmillaryError(f"{out} is a file, or a folder that is not empty: choose a new folder for --out")
-    _refuse_idle(scale, cut, randomise, remove, keep, atlas, parts, seed)
-    if (html is not None or generate) and text is None and prompt_file is None:
-        raise ArmillaryError("--html and --generate need a text: give --text or --prompt-file")
-    where: dict[str, Any] = {"layers": numbers("--layers", layers)}
-    if remove is None:
-        where["heads"] = numbers("--heads", heads)
-    elif heads is not None:
-        raise ArmillaryError("--remove changes what whole layers read: --heads does not apply")
-
-    def change(loaded: Any) -> AbstractContextManager[Any]:
-        if scale is not None:
-            return interventions.scaled(loaded, scale, **where)
-        chosen = tuple(part.strip() for part in (parts or "q,k").split(","))
-        if cut is not None:
-            return interventions.cut(loaded, cut, keep=keep or "top", parts=chosen, **where)  # type: ignore[arg-type]
-        if randomise:
-            kept: Any = keep or "norm"
-            return interventions.randomised(loaded, keep=kept, parts=chosen, seed=seed or 0, **where)
-        if atlas is None:
-            raise ArmillaryError("--remove needs --atlas DIR, an atlas of this model that holds the means")
-        from armillary.atlas import open_atlas
-        from armillary.models import refuse_other
-
-        known = open_atlas(atlas)
-        try:
-            refuse_other(loaded, known.attrs["model"], model)
-        except ArmillaryError as error:
-            raise ArmillaryError(f"{atlas} is an atlas of another model ({error}): scan {model}") from error
-        return interventions.without(loaded, remove, known, **where)  # type: ignore[arg-type]
-
-    dtype = open_dtype(atlas)
-    loaded = load(model, trust_remote_code=trust_remote_code, **dtype)
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if _needs_words(text, prompt_file) else None
+        raise ArmillaryError(f"{out} is a file, or a folder that is not empty", advice="choose a new folder for --out")
+    change.refuse_idle_options()
+    if (html is not None or generate) and not has_text:
+        raise ArmillaryError("--html and --generate need a text", advice="give --text or --prompt-file")
+    change.where()
+    loaded = load(model, trust_remote_code=trust_remote_code, **open_dtype(atlas))
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if has_text else None
     if tokenizer is not None:
-        _try_out(loaded, tokenizer, read_text(text, prompt_file), change, generate, html, as_json)
+        _try_out(loaded, tokenizer, read_text(text, prompt_file), change.applied, generate, html, as_json)
     if out is not None:
-        _write(loaded, change, out, lambda place: _copy_tokenizer(model, place, trust_remote_code))
+        _write(loaded, change.applied, out, lambda folder: _copy_tokenizer(model, folder, trust_remote_code))
         typer.echo(f"The changed model is in {out}: armillary scan {out} ..., then armillary compare", err=as_json)
 
 
+@dataclass(frozen=True)
+class Change:
+    """The change that the options describe: one of scale, cut, randomize and remove."""
+
+    model: str
+    scale: float | None
+    cut: int | None
+    keep: str | None
+    randomize: bool
+    remove: str | None
+    atlas: Path | None
+    parts: str | None
+    layers: str | None
+    heads: str | None
+    seed: int | None
+
+    def check_kind(self) -> None:
+        """Raise unless the options give exactly one change."""
+        kinds = (self.scale is not None, self.cut is not None, self.remove is not None, self.randomize)
+        if sum(kinds) != 1:
+            raise ArmillaryError(
+                "intervene makes one change at a time", advice="give one of --scale, --cut, --randomize and --remove"
+            )
+
+    def refuse_idle_options(self) -> None:
+        """Raise on an option that this change does not read."""
+        cut_or_random = self.cut is not None or self.randomize
+        idle = {
+            "--keep": self.keep is not None and not cut_or_random,
+            "--parts": self.parts is not None and not cut_or_random,
+            "--seed": self.seed is not None and not self.randomize,
+            "--atlas": self.atlas is not None and self.remove is None,
+        }
+        for option, without_effect in idle.items():
+            if without_effect:
+                raise ArmillaryError(f"{option} has no effect on this change", advice="leave it out")
+
+    def where(self) -> dict[str, Any]:
+        """The layers and heads to change, as arguments of the interventions."""
+        chosen: dict[str, Any] = {"layers": numbers("--layers", self.layers)}
+        if self.remove is None:
+            chosen["heads"] = numbers("--heads", self.heads)
+        elif self.heads is not None:
+            raise ArmillaryError("--remove changes the input of whole layers", advice="leave --heads out")
+        return chosen
+
+    def applied(self, loaded: Any) -> AbstractContextManager[Any]:
+        """A context in which the loaded model has the change."""
+        from armillary import interventions
+
+        where = self.where()
+        if self.scale is not None:
+            return interventions.scaled(loaded, self.scale, **where)
+        keep: Any = self.keep
+        parts = tuple(part.strip() for part in (self.parts or "q,k").split(","))
+        if self.cut is not None:
+            return interventions.cut(loaded, self.cut, keep=keep or "top", parts=parts, **where)
+        if self.randomize:
+            return interventions.randomized(loaded, keep=keep or "norm", parts=parts, seed=self.seed or 0, **where)
+        return self._without(loaded, where)
+
+    def _without(self, loaded: Any, where: dict[str, Any]) -> AbstractContextManager[Any]:
+        """The model without position or content, whose means the atlas holds."""
+        from armillary import interventions
+        from armillary.anatomy.loading import refuse_other
+        from armillary.atlas.atlas import open_atlas
+
+        if self.atlas is None:
+            raise ArmillaryError("--remove needs the means of an atlas of this model", advice="give --atlas DIR")
+        means = open_atlas(self.atlas)
+        try:
+            refuse_other(loaded, means.attrs["model"], self.model)
+        except ArmillaryError as error:
+            raise ArmillaryError(
+                f"{self.atlas} is an atlas of another model ({error})", advice=f"scan {self.model}"
+            ) from error
+        return interventions.without(loaded, self.remove, means, **where)  # type: ignore[arg-type]
+
+
 def open_dtype(atlas: Path | None) -> dict[str, Any]:
-    """The precision that the atlas's model was scanned in, so that its weights can be recognised."""
+    """The precision in which the atlas's model was scanned: the hash of the weights depends on it."""
     if atlas is None:
         return {}
-    from armillary.atlas import open_atlas
-    from armillary.models import pick_dtype
+    from armillary.anatomy.loading import pick_dtype
+    from armillary.atlas.atlas import open_atlas
 
     recorded = open_atlas(atlas).attrs["model"].get("dtype")
     return {"dtype": pick_dtype(recorded, "cpu")} if recorded else {}
 
 
-def _refuse_idle(
-    scale: float | None,
-    cut: int | None,
-    randomise: bool,
-    remove: str | None,
-    keep: str | None,
-    atlas: Path | None,
-    parts: str | None,
-    seed: int | None,
-) -> None:
-    """An option that would do nothing is told, not ignored."""
-    idle = {
-        "--keep": keep is not None and cut is None and not randomise,
-        "--parts": parts is not None and cut is None and not randomise,
-        "--seed": seed is not None and not randomise,
-        "--atlas": atlas is not None and remove is None,
-    }
-    for option, without_effect in idle.items():
-        if without_effect:
-            raise ArmillaryError(f"{option} has no effect on this change: leave it out")
-
-
 def _write(
     model: Any, change: Callable[[Any], AbstractContextManager[Any]], out: Path, add_tokenizer: Callable[[Path], None]
 ) -> None:
-    """The changed model and its tokenizer as a folder, which appears under its name when it is whole."""
-    from armillary.files import whole_folder
+    """Write the changed model and its tokenizer; the folder gets its name when it is complete."""
+    from armillary.files.atomic import whole_folder
 
-    if getattr(model.config, "quantization_config", None) is not None:  # a GGUF file, dequantised when loaded
+    if getattr(model.config, "quantization_config", None) is not None:  # a GGUF file, dequantized when loaded
         del model.config.quantization_config
         model.hf_quantizer = None
     try:
@@ -153,10 +186,6 @@ def _write(
             add_tokenizer(part)
     except ValueError as error:
         raise ArmillaryError(f"the changed model cannot be written to {out}: {error}") from error
-
-
-def _needs_words(text: str | None, file: Path | None) -> bool:
-    return text is not None or file is not None
 
 
 def _try_out(
@@ -170,43 +199,44 @@ def _try_out(
 ) -> None:
     import json
 
-    from armillary import tables
-    from armillary.interventions.trial import trial
-    from armillary.terminal import progress
+    from armillary.probe.trial import trial
+    from armillary.terminal import tables
+    from armillary.terminal.progress import shown_progress
 
     say_if_too_long(model, tokenizer, text, generate)
-    found = trial(model, tokenizer, text, change, generate=generate, track=progress)
-    layers = found.layers()
+    with shown_progress("writing") as progress:
+        runs = trial(model, tokenizer, text, change, generate=generate, progress=progress)
+    layers = runs.layers()
     if as_json:
         losses = {
             name: {"loss": run.loss if run.loss == run.loss else None, "written": run.written}
-            for name, run in vars(found).items()
+            for name, run in vars(runs).items()
         }
         print_json({**losses, "entropy": json.loads(tables.as_json(layers))})
     else:
-        if found.before.loss is not None and found.after.loss is not None:
-            typer.echo(f"loss per token (nats): {found.before.loss:.4f} before, {found.after.loss:.4f} after")
+        if runs.before.loss is not None and runs.after.loss is not None:
+            typer.echo(f"loss per token (nats): {runs.before.loss:.4f} before, {runs.after.loss:.4f} after")
         tables.show(layers, title="Mean attention entropy (nats)")
-        for name, run in (("before", found.before), ("after", found.after)):
+        for name, run in (("before", runs.before), ("after", runs.after)):
             if run.written is not None:
                 typer.echo(f"\n--- {name}\n{run.written}")
     if html is not None:
-        from armillary.attention_map import attention_map
         from armillary.figures.maps import attention_maps
         from armillary.figures.page import write_page
+        from armillary.probe.attention_map import attention_map
 
         before = attention_maps(attention_map(model, tokenizer, text))
         with change(model):
             after = attention_maps(attention_map(model, tokenizer, text))
-        before.update_layout(title_text="Before: attention from word to word")
-        after.update_layout(title_text="After: attention from word to word")
+        before.update_layout(title_text="Before: attention between words")
+        after.update_layout(title_text="After: attention between words")
         write_page(html, "Attention before and after", [before, after], text)
         typer.echo(f"The maps are in {html}", err=as_json)
 
 
 def _copy_tokenizer(model: str, out: Path, trust_remote_code: bool) -> None:
-    """A model without one (tokens only) is written without."""
-    from armillary.models import load_tokenizer
+    """Copy the model's tokenizer, if it has one."""
+    from armillary.anatomy.loading import load_tokenizer
 
     try:
         load_tokenizer(model, trust_remote_code=trust_remote_code).save_pretrained(out)

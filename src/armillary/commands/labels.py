@@ -1,4 +1,4 @@
-"""What each head does, in a word, and whether that is so: labels, verify-heads."""
+"""Print the labels of heads and test them by ablation: labels, verify-heads."""
 
 import json
 from typing import Annotated
@@ -7,68 +7,76 @@ import typer
 
 from armillary.commands.options import AsCsv, AsJson, Folder, TrustRemoteCode, print_json
 
+# Imports inside functions: the program starts without what this command alone needs.
+
 
 def labels(folder: Folder, as_json: AsJson = False) -> None:
-    """Print how many heads do what and in which layers, what else they do, and how far the lenses agree."""
-    from armillary import tables
-    from armillary.atlas import open_atlas
+    """Print how many heads have each label and where, what else they do, and whether the lenses agree."""
+    from armillary.atlas.atlas import open_atlas
     from armillary.lenses.labels import agreement_table, evidence_table, label_counts, more_facts
+    from armillary.terminal import tables
 
     atlas = open_atlas(folder)
     counts, agreement = label_counts(atlas), agreement_table(atlas)
     if as_json:
-        found = {
+        parts = {
             "labels": counts,
             "more": more_facts(atlas),
             "agreement": agreement,
             "evidence": evidence_table(atlas),
         }
-        print_json({name: json.loads(tables.as_json(table)) for name, table in found.items()})
+        print_json({name: json.loads(tables.as_json(table)) for name, table in parts.items()})
         return
-    tables.show(counts, title="What the heads do; 'sure' are those that no random head of their size resembles")
+    sure = "significant against random heads, and not refuted by verify-heads"
+    tables.show(counts, title=f"Labels of the heads; 'sure': {sure}")
     more = more_facts(atlas)
     if not more.empty:
         typer.echo()
-        tables.show(more, title="Heads that do more than their label says, rest on few keys, or fail their check")
+        tables.show(more, title="Heads that do more than their label says, attend to few keys, or failed their check")
     typer.echo()
-    tables.show(agreement, title="Where lenses should tell the same story: rank correlations over heads")
+    tables.show(agreement, title="Do the lenses agree? Rank correlations over heads")
 
 
 def verify_heads(
     folder: Folder,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
-    heads: Annotated[int, typer.Option(help="How many heads; labels take turns, significant heads first.", min=1)] = 24,
-    blocks: Annotated[int, typer.Option(help="Blocks of the atlas's text to run for every head.", min=1)] = 8,
+    heads: Annotated[
+        int, typer.Option(help="How many heads to check, evenly over the labels, significant heads first.", min=1)
+    ] = 24,
+    blocks: Annotated[
+        int, typer.Option(help="How many sequences of the atlas's text to run for each head.", min=1)
+    ] = 8,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Take from each head what its label says it uses, then everything else: which moves its attention and the loss?"""
-    from armillary import tables
-    from armillary.atlas import open_atlas
+    """Test labels: remove from a head's logits what its label says it uses, then the rest, and measure the effect."""
+    from armillary.anatomy.loading import load_for
+    from armillary.atlas.atlas import open_atlas
+    from armillary.atlas.verdicts import keep_verdicts
     from armillary.errors import ArmillaryError
-    from armillary.head_checks import check_heads, sampled_heads, summary
-    from armillary.models import load_for
-    from armillary.terminal import progress
-    from armillary.verdicts import keep_verdicts
+    from armillary.probe.label_checks import check_heads, sampled_heads, summary
+    from armillary.terminal import tables
+    from armillary.terminal.progress import shown_progress
 
     atlas = open_atlas(folder)
     chosen = sampled_heads(atlas, heads)
     if chosen.empty:
         raise ArmillaryError("no head of this atlas has a label that can be checked: all are broad or mixed")
     loaded = load_for(atlas.attrs["model"], model or atlas.attrs["model"]["name"], trust_remote_code=trust_remote_code)
-    found = check_heads(loaded, atlas, chosen, blocks=blocks, track=progress)
+    with shown_progress("checking") as progress:
+        verdicts = check_heads(loaded, atlas, chosen, blocks=blocks, progress=progress)
     try:
-        keep_verdicts(atlas, found)
-    except ArmillaryError as error:  # a folder that may only be read: what was found is told all the same
-        typer.echo(f"armillary: the verdicts are not kept for labels, report and viewer: {error}", err=True)
+        keep_verdicts(atlas, verdicts)
+    except ArmillaryError as error:  # a read-only folder: print the verdicts all the same
+        typer.echo(f"armillary: the verdicts are not saved for labels, report and viewer: {error}", err=True)
     if as_csv:
-        typer.echo(found.to_csv(index=False), nl=False)
+        typer.echo(verdicts.to_csv(index=False), nl=False)
     elif as_json:
-        parts = {"heads": found, "labels": summary(found)}
+        parts = {"heads": verdicts, "labels": summary(verdicts)}
         print_json({name: json.loads(tables.as_json(table)) for name, table in parts.items()})
     else:
-        shown = tables.columns_of(found, "verify", None, None)
-        tables.show(shown, title="Without what a head uses, and without the rest")
+        shown = tables.columns_of(verdicts, "verify")
+        tables.show(shown, title="Each head without what its label says it uses, and without the rest")
         typer.echo()
-        tables.show(summary(found), title="Share of heads for which it is as the label says")
+        tables.show(summary(verdicts), title="Share of heads whose label passed the check")

@@ -1,4 +1,4 @@
-"""Which words attend to which in one text: map."""
+"""Print or draw attention between the words of one text: map."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,31 +17,38 @@ from armillary.commands.options import (
     say_if_too_long,
 )
 
+# Imports inside functions: the program starts without what this command alone needs.
+
 
 def map_attention(
     model: Model,
-    text: Annotated[str | None, typer.Option(help="The text to look at.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="A file that holds the text instead.")] = None,
-    level: Annotated[str, typer.Option(help="word (pieces of a word added up) or token.")] = "word",
-    layers: Annotated[str | None, typer.Option(help="Layers as in 0,5,11 or 0-3 (all by default).")] = None,
-    heads: Annotated[str | None, typer.Option(help="Average over these heads, as in 0,2 (all by default).")] = None,
+    text: Annotated[str | None, typer.Option(help="The text.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="A file with the text, in place of --text.")] = None,
+    level: Annotated[str, typer.Option(help="word (summed over the tokens of a word) or token.")] = "word",
+    layers: Annotated[str | None, typer.Option(help="Layers as in 0,5,11 or 0-3 (default: all).")] = None,
+    heads: Annotated[str | None, typer.Option(help="Average over these heads, as in 0,2 (default: all).")] = None,
     head_weights: Annotated[
         str,
-        typer.Option("--weights", help="Heads count alike (plain), or by the norm of their output matrix (output)."),
+        typer.Option(
+            "--weights",
+            help="Weights of the average over heads: equal (plain), or the norm of the output matrix (output).",
+        ),
     ] = "plain",
     spans: Annotated[
         list[str] | None,
-        typer.Option(help="Show only words in this piece of the text, or START:END in characters; repeat for more."),
+        typer.Option(
+            help="Only words in this piece of the text, or in characters START:END; can be given several times."
+        ),
     ] = None,
-    rows: Annotated[int, typer.Option(help="How many of the strongest pairs to print for every layer.", min=1)] = 8,
+    rows: Annotated[int, typer.Option(help="How many of the strongest pairs to print per layer.", min=1)] = 8,
     html: Html = None,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print which words of a text attend to which, layer by layer, beside the cosines of their embeddings."""
-    from armillary import tables
-    from armillary.attention_map import attention_map, layer_masses, parse_span, strongest
-    from armillary.models import load, load_tokenizer
+    """Print attention between the words of a text, layer by layer, with the cosines of their embeddings."""
+    from armillary.anatomy.loading import load, load_tokenizer
+    from armillary.probe.attention_map import attention_map, layer_masses, parse_span, strongest
+    from armillary.terminal import tables
 
     one_of("--level", level, ("word", "token"))
     one_of("--weights", head_weights, ("plain", "output"))
@@ -49,7 +56,7 @@ def map_attention(
     loaded = load(model, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
     say_if_too_long(loaded, tokenizer, prompt)
-    found = attention_map(
+    attention = attention_map(
         loaded,
         tokenizer,
         prompt,
@@ -60,13 +67,13 @@ def map_attention(
         spans=[parse_span(span) for span in spans] if spans else None,
     )
     if as_json:
-        print_json({"model": model, **found.as_dict()})
+        print_json({"model": model, **attention.as_dict()})
     else:
-        tables.show(layer_masses(found), title="Where attention goes, means over the words shown")
-        tables.show(strongest(found, rows), title="The strongest pairs of words")
+        tables.show(layer_masses(attention), title="Where attention goes, means over the words shown")
+        tables.show(strongest(attention, rows), title="The strongest pairs of words")
     if html is not None:
         from armillary.figures.maps import attention_maps
         from armillary.figures.page import write_page
 
-        write_page(html, f"Attention in {model}", [attention_maps(found)], prompt)
+        write_page(html, f"Attention in {model}", [attention_maps(attention)], prompt)
         typer.echo(f"The maps are in {html}", err=as_json)

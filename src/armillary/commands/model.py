@@ -1,4 +1,4 @@
-"""What a model is made of, and what was verified: inspect, doctor."""
+"""Print a model's anatomy, and the supported families: inspect, doctor."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,22 +8,28 @@ import typer
 from armillary.commands.options import AllowNotFinite, AsJson, Model, TrustRemoteCode, output_file, print_json
 from armillary.errors import ArmillaryError
 
+# Imports inside functions: the program starts without what this command alone needs.
+
 
 def inspect(
     model: Model,
-    weights: Annotated[bool, typer.Option(help="Also read the weights, a layer at a time: are all finite?")] = False,
-    verify: Annotated[bool, typer.Option(help="Also load the model and check what Armillary sees against it.")] = False,
+    weights: Annotated[
+        bool, typer.Option(help="Also read the weights, a layer at a time, and check that all are finite.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Also load the model and check the anatomy and the tap against it.")
+    ] = False,
     allow_not_finite: AllowNotFinite = False,
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a model's attention is made of: layers, heads, positions, norms, windows.
+    """Print the anatomy of a model's attention: layers, heads, positions, norms, windows.
 
-    A folder is read without loading its weights: only the headers of its safetensors files.
+    Of a folder only the configuration and the headers of the safetensors files are read.
     """
-    from armillary import terminal
-    from armillary.anatomy import describe
-    from armillary.models import WhenNotFinite, load, not_finite_weights, refuse_not_finite
+    from armillary.anatomy.loading import WhenNotFinite, load, not_finite_weights, refuse_not_finite
+    from armillary.anatomy.source import describe
+    from armillary.terminal import anatomy as terminal
 
     anatomy = describe(model, trust_remote_code=trust_remote_code)
     notes: list[str] = []
@@ -35,7 +41,7 @@ def inspect(
         notes = notes or ["all weights are finite"]
     checked = None
     if verify:
-        from armillary.verification import verify as run_verification
+        from armillary.observe.verification import verify as run_verification
 
         allowed: WhenNotFinite = "allow" if allow_not_finite else "refuse"
         checked = run_verification(load(model, trust_remote_code=trust_remote_code, not_finite=allowed))
@@ -57,19 +63,27 @@ def inspect(
 
 
 def doctor(
-    verify: Annotated[bool, typer.Option(help="Check every family here and now, on small random models.")] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Verify every family again on this machine, with small random models.")
+    ] = False,
     record: Annotated[
         Path | None, typer.Option(help="With --verify: write the results to this file.", callback=output_file)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print versions, devices, and the supported families with what was verified for each."""
-    from armillary import terminal, verified
+    from armillary.observe import verified
+    from armillary.terminal import anatomy as terminal
+    from armillary.terminal.progress import shown_progress
 
-    checks = verified.check_all(progress=terminal.progress) if verify else verified.shipped()
+    if verify:
+        with shown_progress("verifying") as progress:
+            checks = verified.check_all(progress=progress)
+    else:
+        checks = verified.shipped()
     if record is not None:
         if not verify:
-            raise ArmillaryError("--record writes the results of --verify: give both")
+            raise ArmillaryError("--record writes the results of --verify", advice="give both")
         verified.write(checks, record)
     if as_json:
         print_json({"versions": verified.versions(), "device": verified.devices(), "families": checks})

@@ -1,4 +1,4 @@
-"""What an atlas says, as one HTML file: report."""
+"""Write the HTML report of an atlas, or of two compared: report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,8 @@ import typer
 from armillary.commands.options import output_file
 from armillary.errors import ArmillaryError
 
+# Imports inside functions: the program starts without what this command alone needs.
+
 
 def report(
     folders: Annotated[
@@ -16,9 +18,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The file to write (report.html in the first folder).", callback=output_file)
     ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write one HTML file that tells what every head does, or what changed between two atlases; it needs no network."""
+    """Write a self-contained HTML report of what every head does, or of what changed between two atlases."""
     from armillary.report import write_report
 
     if len(folders) > 2:

@@ -1,4 +1,4 @@
-"""Look at an atlas in the browser: view."""
+"""Serve the interactive viewer of an atlas: view."""
 
 import os
 import sys
@@ -11,24 +11,26 @@ from armillary.commands.options import Folder, TrustRemoteCode
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
     from armillary.viewer.live import LiveModel
+
+# Imports inside functions: the program starts without what this command alone needs.
 
 
 def view(
     folder: Folder,
     model: Annotated[str | None, typer.Option(help="The atlas's model, if it is not where the scan found it.")] = None,
-    compare: Annotated[Path | None, typer.Option(help="A second atlas to look at beside the first.")] = None,
-    port: Annotated[int, typer.Option(help="Where to listen (0: any free port).", min=0, max=65535)] = 0,
-    host: Annotated[str, typer.Option(help="Who may connect: this machine alone unless you say otherwise.")] = (
+    compare: Annotated[Path | None, typer.Option(help="A second atlas, to compare with the first.")] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on (0: any free port).", min=0, max=65535)] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on (default: only this machine can connect).")] = (
         "127.0.0.1"
     ),
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Open a page on which heads, texts and changes can be looked at while you type. Ctrl-C ends it."""
-    from armillary.atlas import open_atlas
-    from armillary.temporary import remove_all
+    """Open a local page to explore heads, try texts and interventions while you type. Ctrl-C ends it."""
+    from armillary.atlas.atlas import open_atlas
+    from armillary.machine.temporary import remove_all
     from armillary.viewer.guard import Gate, is_loopback
     from armillary.viewer.pages import Pages
     from armillary.viewer.server import Viewer, address, listening_socket, serve
@@ -51,12 +53,12 @@ def view(
         code = int(ended.code or 0)
     sys.stdout.flush()
     remove_all()
-    os._exit(code)  # at once: to take torch down takes seconds, and a layer that still runs cannot be asked to stop
+    os._exit(code)  # at once: torch takes seconds to shut down, and a layer that is running cannot be interrupted
 
 
 def live_model(atlas: "Atlas", given: str | None, trust_remote_code: bool) -> "tuple[LiveModel | None, str]":
-    """The atlas's model, or why there is none: without --model only a folder that is still there is tried."""
-    from armillary.models import load_for, load_tokenizer
+    """The atlas's model, or why there is none; without --model only a local folder is tried."""
+    from armillary.anatomy.loading import load_for, load_tokenizer
     from armillary.viewer.live import LiveModel
 
     source = given or str(atlas.attrs["model"]["name"])

@@ -1,19 +1,28 @@
-"""Spectra of the weights, and the attention input as a Gaussian process: weights, gaussian."""
+"""Spectra of the weights, the attention input as a Gaussian process, regimes: weights, gaussian, localization."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from armillary.commands.engines import Address, EngineOption, Threads, Workers
-from armillary.commands.options import AsJson, Columns, Folder, Html, Model, TrustRemoteCode, one_of, print_json
+from armillary.anatomy.naming import recorded_title, title
+from armillary.commands.options import AsJson, Columns, Folder, Html, Model, one_of, print_json
+from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
-from armillary.naming import recorded_title, title
+from armillary.scanning.options import WorkOptions
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from armillary.atlas.atlas import Atlas
+
+# Imports inside functions: the program starts without what this command alone needs.
 
 SHOWN = 70
 """Rows of a table on the terminal; --json has them all."""
 
 
+@with_parameters(WorkOptions)
 def weights(
     model: Model,
     out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
@@ -21,85 +30,85 @@ def weights(
         bool, typer.Option(help="Also compare whole matrices (q, k, v, o, gate, up, down) with random ones.")
     ] = True,
     against: Annotated[
-        str | None, typer.Option(help="random: also the spectra of Gaussian weights of the same shapes and norms.")
+        str | None,
+        typer.Option(help="random: also write the spectra of Gaussian weights of the same shapes and norms."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="For --against random.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of --against random.", min=0)] = 0,
     html: Html = None,
-    resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace what the folder holds.")] = False,
-    engine: EngineOption = "local",
-    workers: Workers = 1,
-    threads: Threads = None,
-    address: Address = None,
-    trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
-    """Spectra of every head and matrix from the weights alone, read a layer at a time; no model is loaded."""
+    """Compute the spectra of every head and matrix from the weights, a layer at a time, without loading the model."""
     import json
 
-    from armillary import tables, terminal
-    from armillary.weighing import weigh
+    from armillary.scanning.weights import weigh
+    from armillary.terminal import tables
+    from armillary.terminal.progress import shown_progress
 
     if against is not None:
         one_of("--against", against, ("random",))
-    atlas = weigh(
-        model,
-        out=out,
-        matrices=matrices,
-        against="random" if against else None,
-        seed=seed,
-        resume=resume,
-        overwrite=overwrite,
-        trust_remote_code=trust_remote_code,
-        engine=engine,
-        workers=workers,
-        threads=threads,
-        address=address,
-        track=terminal.progress,
-    )
+    with shown_progress("reading weights") as progress:
+        atlas = weigh(
+            model,
+            out=out,
+            matrices=matrices,
+            against="random" if against else None,
+            seed=seed,
+            progress=progress,
+            **options,
+        )
     if as_json:
         parts = {"heads": atlas.heads, **({"matrices": atlas.matrices} if matrices else {})}
         print_json({name: json.loads(tables.as_json(table)) for name, table in parts.items()})
     else:
-        tables.show(tables.columns_of(atlas.heads, "spectra", None, None), title="Heads", limit=SHOWN)
+        tables.show(tables.columns_of(atlas.heads, "heads", usual="weights"), title="Heads", limit=SHOWN)
         if matrices:
-            shown = tables.columns_of(atlas.matrices, "matrices", None, None)
+            shown = tables.columns_of(atlas.matrices, "matrices")
             tables.show(shown, title="Matrices against random ones", limit=SHOWN)
     if html is not None:
-        from armillary.figures import spectral, write_page
+        from armillary.figures import write_page
 
-        spectra = atlas.group("spectral")
-        drawn = [spectral.head_maps(atlas.heads)]
-        drawn += [spectral.head_singular_values(spectra, product) for product in ("qk", "ov")]
-        if matrices:
-            drawn.append(spectral.outliers_by_layer(atlas.matrices))
-            layers = sorted({0, len(spectra["layer"]) // 2, len(spectra["layer"]) - 1})
-            found = atlas.group("matrices")
-            drawn += [spectral.matrices_against_random(found, atlas.matrices, layer) for layer in layers]
-        write_page(html, f"The weights of {title(model)}", drawn)
-    typer.echo(f"{out}: look with  armillary heads {out} --columns all" + (f"; {html}" if html else ""), err=as_json)
+        write_page(html, f"The weights of {title(model)}", _weight_figures(atlas, matrices))
+    typer.echo(f"{out}: see  armillary heads {out} --columns all" + (f"; {html}" if html else ""), err=as_json)
+
+
+def _weight_figures(atlas: "Atlas", matrices: bool) -> "list[go.Figure]":
+    """Maps and spectra of the heads; with `matrices` also the first, middle and last layer against random ones."""
+    from armillary.figures import spectral
+
+    spectra = atlas.group("spectral")
+    drawn = [spectral.head_maps(atlas.heads)]
+    drawn += [spectral.head_singular_values(spectra, product) for product in ("qk", "ov")]
+    if matrices:
+        drawn.append(spectral.outliers_by_layer(atlas.matrices))
+        layers = sorted({0, len(spectra["layer"]) // 2, len(spectra["layer"]) - 1})
+        singular_values = atlas.group("matrices")
+        drawn += [spectral.matrices_against_random(singular_values, atlas.matrices, layer) for layer in layers]
+    return drawn
 
 
 def gaussian(
     folder: Folder,
-    head: Annotated[str | None, typer.Option(help="LAYER.HEAD: its logits lag by lag, predicted and observed.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="LAYER.HEAD: this head's logits by lag, predicted and observed.")
+    ] = None,
     shrinkage: Annotated[
         float,
         typer.Option(help="S becomes (1-a) S + a (tr S/d) I before determinants are taken; this is a.", min=0, max=1),
     ] = 0.05,
-    components: Annotated[int, typer.Option(help="Mutual information of so many leading components.", min=1)] = 16,
+    components: Annotated[int, typer.Option(help="Mutual information of this many leading components.", min=1)] = 16,
     columns: Columns = None,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the attention input as a Gaussian process: its shape, mutual information, logits predicted and observed.
+    """Print the attention input as a Gaussian process: spectrum, mutual information, predicted and observed logits.
 
-    Needs an atlas with covariances; for the logits scan with --streams positions,attention,covariance,lags.
+    Needs an atlas with covariances; for the logits, scan with --streams positions,attention,covariance,lags.
     """
-    from armillary import tables
-    from armillary.atlas import open_atlas
-    from armillary.dossier import head_row, parse_head
+    from armillary.atlas.atlas import open_atlas
     from armillary.lenses import gaussian as lens
+    from armillary.probe.dossier import head_row, parse_head
+    from armillary.terminal import tables
 
     atlas = open_atlas(folder)
     if head is not None:
@@ -111,9 +120,9 @@ def gaussian(
     if as_json:
         typer.echo(tables.as_json(table))
     else:
-        tables.show(table if head is not None else tables.columns_of(table, "gaussian", columns, None))
+        tables.show(table if head is not None else tables.columns_of(table, "gaussian", columns))
         if head is None and not atlas.has("pairs"):
-            typer.echo("Logits are not predicted: that needs a scan with the stream 'lags'.", err=True)
+            typer.echo("Predicting logits needs a scan with the stream 'lags'.", err=True)
     if html is not None:
         from armillary.figures import gaussian as figures
         from armillary.figures import write_page
@@ -122,22 +131,24 @@ def gaussian(
         drawn = [figures.information_by_lag(layers)] if "mi_1" in layers else []
         drawn += [figures.predicted_variances(lens.logit_predictions(atlas))] if atlas.has("pairs") else []
         if not drawn:
-            raise ArmillaryError("there is nothing to draw without the stream 'lags': scan with --streams ...,lags")
+            raise ArmillaryError(
+                "there is nothing to draw without the stream 'lags'", advice="scan with --streams ...,lags"
+            )
         write_page(html, f"The Gaussian view of {recorded_title(atlas.attrs['model'])}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)
 
 
 def localization(
     folder: Folder,
-    head: Annotated[str | None, typer.Option(help="LAYER.HEAD: rho by place, predicted and observed.")] = None,
+    head: Annotated[str | None, typer.Option(help="LAYER.HEAD: rho by position, predicted and observed.")] = None,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print where attention can pass a signal: regimes, entropy and its least, rank-one distances, by layer."""
-    from armillary import tables
-    from armillary.atlas import open_atlas
-    from armillary.dossier import head_row, parse_head
+    """Print where attention can propagate a signal: by layer, regimes, entropy and its minimum, rank-one distances."""
+    from armillary.atlas.atlas import open_atlas
     from armillary.lenses import localization as lens
+    from armillary.probe.dossier import head_row, parse_head
+    from armillary.terminal import tables
 
     atlas = open_atlas(folder)
     if head is not None:

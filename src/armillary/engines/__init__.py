@@ -1,10 +1,13 @@
-"""Where the work of a scan is done: in this process, in several, or on a Ray cluster."""
+"""Runs tasks in this process, in several processes, or on a Ray cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from armillary.engines.engine import Engine, refuse_idle
-from armillary.errors import ArmillaryError
+from armillary.engines.inside import Inside
+from armillary.engines.local import Local
+from armillary.engines.ray import Ray
+from armillary.errors import ArmillaryError, unknown
 
 ENGINES = ("local", "ray")
 
@@ -13,31 +16,25 @@ ENGINES = ("local", "ray")
 def opened(
     engine: str | Engine, workers: int = 1, threads: int | None = None, address: str | None = None
 ) -> Iterator[Engine]:
-    """The engine of that name, closed at the end; an engine that was given goes on with its workers."""
+    """The engine of that name, closed at the end; an engine object is used as it is and stays open."""
     if not isinstance(engine, str):
         yield engine
         return
-    made = _made(engine, workers, threads, address)
+    created = _created(engine, workers, threads, address)
     try:
-        yield made
+        yield created
     finally:
-        made.close()
+        created.close()
 
 
-def _made(engine: str, workers: int, threads: int | None, address: str | None) -> Engine:
+def _created(engine: str, workers: int, threads: int | None, address: str | None) -> Engine:
     if engine not in ENGINES:
-        raise ArmillaryError(f"there is no engine {engine!r}: there are {', '.join(ENGINES)}")
+        raise unknown("engine", engine, ENGINES)
     if address is not None and engine != "ray":
-        raise ArmillaryError(f"--address {address} is that of a Ray cluster: add --engine ray")
+        raise ArmillaryError(f"`address={address}` is for a Ray cluster", advice="add `engine=ray`")
     refuse_idle(workers, threads)
     if engine == "ray":
-        from armillary.engines.ray import Ray
-
         return Ray(workers, threads or 1, address)
     if workers == 1 and threads is None:
-        from armillary.engines.inside import Inside
-
         return Inside()
-    from armillary.engines.local import Local
-
     return Local(workers, threads or 1)

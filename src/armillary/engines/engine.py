@@ -1,4 +1,4 @@
-"""What an engine is: it gives tasks to workers and tells what becomes of them, in any order."""
+"""The engine interface: tasks, workers, and the events that workers report."""
 
 import socket
 from collections.abc import Iterator
@@ -7,30 +7,27 @@ from itertools import count
 from os import getpid
 from typing import Any, Protocol, runtime_checkable
 
+from armillary.engines.packing import Data
 from armillary.errors import ArmillaryError
-from armillary.packing import Data
-from armillary.shards import Shard
 
 PATIENCE = 1800.0
-"""Seconds without a word from a worker that has a task, after which it counts as stuck."""
+"""A worker that reports nothing on its task for this many seconds counts as stuck."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A shard of a round (or a layer, as a shard of one), with what the work needs beside the model.
+    """A piece of work; only the job's bench knows what `work` is.
 
-    With `alone` its blocks run one at a time to find the one that ends the worker; nothing is kept.
+    With `alone` its steps run one at a time, to find the one that kills the worker; the results are discarded.
     """
 
-    round: str
-    shard: Shard
-    data: Any = None
+    work: Any
     alone: bool = False
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Who does the work: its number, its host and its process there."""
+    """A worker: its number, host and process id."""
 
     number: int
     host: str = field(default_factory=socket.gethostname)
@@ -42,28 +39,28 @@ class Worker:
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker has its model; `facts` is what the job tells of it."""
+    """A worker has loaded its model; `facts` is the job's description of it."""
 
     facts: Any
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A worker starts on a block (only said of tasks that run alone)."""
+    """A worker starts on a step (only reported with `Task.alone`)."""
 
-    block: int
+    step: int
 
 
 @dataclass(frozen=True)
 class Advanced:
-    """So many more tokens of the task went through the model."""
+    """`units` more units of the task are done."""
 
-    tokens: int
+    units: int
 
 
 @dataclass(frozen=True)
 class Done:
-    """The task is finished: what is to be kept, by kind of file, in the order of writing."""
+    """The task is finished: the data to save, by kind of file, in the order of writing."""
 
     files: dict[str, Data]
     notes: tuple[str, ...] = ()
@@ -71,16 +68,20 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The work raised an error. `final`: another try would end alike; `block`: the one it fails on, if known."""
+    """The task raised an error. `step`: where it failed, if known.
+
+    final: the user's mistake, said by `message`; retry: whether another worker could do better.
+    """
 
     message: str
     final: bool
-    block: int | None = None
+    step: int | None = None
+    retry: bool = True
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The worker is gone; what it worked on must be done again."""
+    """The worker is gone; its task must run again."""
 
     why: str
 
@@ -90,7 +91,7 @@ Event = Ready | Begun | Advanced | Done | Failed | Lost
 
 @dataclass(frozen=True)
 class Report:
-    """What happened, to whom, and the ticket of the task that it is about, or that of the job (None: of neither)."""
+    """An event of a worker, with the ticket of the task or job that it concerns (None: neither)."""
 
     worker: Worker
     ticket: int | None
@@ -99,53 +100,53 @@ class Report:
 
 @runtime_checkable
 class Bench(Protocol):
-    """A worker's place: the model is loaded once, tasks come one after the other."""
+    """What a worker runs: it loads the model once, then runs tasks one after the other."""
 
     facts: Any
 
     def share(self, data: bytes) -> None:
-        """Take what later tasks need and what all of them have in common."""
+        """Receive data that later tasks have in common."""
 
     def run(self, task: Task) -> Iterator[Event]:
-        """Do the task, telling of it; the last event is Done."""
+        """Run the task and yield its events; the last is Done."""
 
 
 @runtime_checkable
 class Job(Protocol):
-    """What workers are for. It travels to them, unless it is `here_only`: a model that is loaded in this process."""
+    """What to run. It is sent to the workers, unless it is `here_only`: a model that is loaded in this process."""
 
     @property
     def here_only(self) -> bool:
-        """Whether the work can only be done in this process."""
+        """Whether the job can only run in this process."""
 
     def open(self, number: int, workers: int) -> Bench:
         """Load what worker `number` of `workers` on this machine needs."""
 
     def differences(self, first: Any, other: Any) -> list[str]:
-        """Why results of these two benches do not belong together, from their facts."""
+        """Why results of two benches cannot be merged, from their facts."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Workers, somewhere. The driver gives tasks while there is `room`, and waits for reports."""
+    """A set of workers. The driver submits tasks while there is `room`, and waits for reports."""
 
     workers: int
 
     def start(self, job: Job) -> Any:
-        """Have workers ready for this job; the facts of the first of them. Workers of an earlier job are used again."""
+        """Prepare workers for this job and return the facts of the first; workers of an earlier job are reused."""
 
     def share(self, data: bytes) -> None:
-        """Give this to every worker, also to those that start later."""
+        """Send data to every worker, including those that start later."""
 
     @property
     def room(self) -> int:
-        """How many tasks could start at once."""
+        """How many tasks can be submitted now."""
 
     def submit(self, ticket: int, task: Task) -> None:
         """Start a task; there must be room. Reports of it carry the ticket."""
 
     def wait(self) -> Report:
-        """The next thing that happens."""
+        """Wait for the next report."""
 
     def drop(self) -> None:
         """Forget all running tasks."""
@@ -155,24 +156,24 @@ class Engine(Protocol):
 
 
 TICKETS = count(1)
-"""Every submission has a number of its own, so that a late report of an earlier one is known as such."""
+"""Numbers for submissions; each is used once, so that late reports of earlier ones are recognized."""
 
 
 class TaskFailed(Exception):
-    """Work on a block raised an error that is not the user's mistake."""
+    """Work on a step raised an error that is not the user's mistake."""
 
-    def __init__(self, message: str, block: int | None) -> None:
-        super().__init__(message, block)
+    def __init__(self, message: str, step: int | None) -> None:
+        super().__init__(message, step)
         self.message = message
-        self.block = block
+        self.step = step
 
 
 def failure(error: Exception) -> Failed:
-    """The event that tells of an error in a worker."""
+    """The event that reports an error in a worker."""
     if isinstance(error, ArmillaryError):
         return Failed(str(error), final=True)
     if isinstance(error, TaskFailed):
-        return Failed(error.message, final=False, block=error.block)
+        return Failed(error.message, final=False, step=error.step)
     return Failed(sentence(error), final=False)
 
 
@@ -183,34 +184,34 @@ def sentence(error: BaseException) -> str:
 
 
 def refuse_idle(workers: int, threads: int | None) -> None:
-    """Raise where nobody would work."""
+    """Raise if there are no workers or no threads."""
     if workers < 1:
-        raise ArmillaryError(f"{workers} workers do no work: give 1 or more")
+        raise ArmillaryError(f"there must be at least 1 worker, not {workers}")
     if threads is not None and threads < 1:
-        raise ArmillaryError(f"workers with {threads} threads do no work: give 1 or more")
+        raise ArmillaryError(f"a worker needs at least 1 thread, not {threads}")
 
 
 def refuse_here_only(job: Job) -> None:
-    """Raise if other processes cannot do this job."""
+    """Raise if the job cannot run in other processes."""
     if job.here_only:
         raise ArmillaryError(
-            "a model that is loaded in this process cannot be given to others: name its folder or hub id, or work with "
-            "one worker"
+            "a model that is loaded in this process cannot be sent to other workers",
+            advice="give its folder or hub id, or use one worker",
         )
 
 
 def refuse_unlike(job: Job, first: Any, other: Any, worker: Worker) -> None:
-    """Raise if a worker has another model, or other programs, than the first one."""
-    found = job.differences(first, other)
-    if found:
+    """Raise if a worker has a different model, or different package versions, than the first."""
+    differences = job.differences(first, other)
+    if differences:
         raise ArmillaryError(
-            f"{worker} does not agree with the first worker ({'; '.join(found)}), so their numbers cannot be merged: "
-            "give all machines the same files and programs"
+            f"{worker} differs from the first worker ({'; '.join(differences)}), so their results cannot be merged",
+            advice="give all machines the same files and packages",
         )
 
 
-def ask(engine: Engine, task: Task, tries: int = 3) -> Done:
-    """The result of one task while no other runs."""
+def run_task(engine: Engine, task: Task, tries: int = 3) -> Done:
+    """Run one task while no other runs, and return its result."""
     for _ in range(tries):
         while engine.room == 0:
             engine.wait()
@@ -226,4 +227,4 @@ def ask(engine: Engine, task: Task, tries: int = 3) -> Done:
                 raise ArmillaryError(report.event.message)
             if isinstance(report.event, Lost):
                 break
-    raise ArmillaryError(f"workers die whenever they are asked for {task.round} {task.shard.index}")
+    raise ArmillaryError(f"workers died {tries} times while running {task.work}")

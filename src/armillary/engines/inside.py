@@ -1,13 +1,14 @@
 """The engine without workers: tasks run in this process, one at a time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from armillary.engines.engine import Advanced, Begun, Bench, Event, Failed, Job, Report, Task, Worker, failure
+from armillary.engines.engine import Advanced, Begun, Bench, Event, Job, Report, Task, Worker, failure
 
 
 class Inside:
-    """One task at a time, here. A loaded model can only be used this way; an error is not tried again."""
+    """One task at a time in this process. Required for a loaded model; errors are not retried."""
 
     workers = 1
 
@@ -41,10 +42,9 @@ class Inside:
         try:
             event = next(events, None)
         except Exception as error:
-            told = failure(error)
-            event = Failed(told.message if told.final else _with_block(told), final=True)
+            event = replace(failure(error), retry=False)  # the same process would fail in the same way
         if event is None:
-            raise RuntimeError("a task ended without saying that it was done")
+            raise RuntimeError("a task ended without a Done event")
         if not isinstance(event, Advanced | Begun):
             self._running = None
             events.close()  # type: ignore[attr-defined]
@@ -58,8 +58,3 @@ class Inside:
     def close(self) -> None:
         self.drop()
         self._bench = self._job = None
-
-
-def _with_block(told: Failed) -> str:
-    where = "" if told.block is None else f"block {told.block} cannot be run: "
-    return f"{where}{told.message}; what was finished is kept, and --resume goes on once the cause is gone"

@@ -1,7 +1,7 @@
-"""Whether a Ray cluster is still there: its head, and this machine's part of it.
+"""Checks that a Ray cluster is still running: its head, and its node on this machine.
 
-When either is gone Ray ends the process that uses it, after a minute or at the next call, with neither an exception nor
-a word of ours. So we look ourselves, by connecting to where they listen, and stop using Ray when nobody answers.
+If either is gone, Ray ends the process that uses it, after a minute or at the next call, without an exception. So we
+check ourselves, by connecting to their sockets, and stop using Ray if they do not answer.
 """
 
 import socket
@@ -10,49 +10,51 @@ from typing import Any
 
 from armillary.errors import ArmillaryError
 
+# Imports inside functions: ray is an optional package.
+
 WITHIN = 30.0
-"""Seconds in which a cluster that does not answer may come back."""
+"""A cluster that has not answered for this many seconds counts as gone."""
 
 
 class Lifeline:
-    """The places where a connected cluster listens, as far as they can be reached from here."""
+    """The addresses at which a connected cluster listens, as far as they can be reached from here."""
 
     def __init__(self, ray: Any) -> None:
         host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
-        places: list[Any] = [(host.strip("[]"), int(port)), _raylet_socket()]
-        self._places = [place for place in places if place is not None and _answers(place)]
+        addresses: list[Any] = [(host.strip("[]"), int(port)), _raylet_socket()]
+        self._addresses = [address for address in addresses if address is not None and _answers(address)]
         self.cut = False
-        """Whether the cluster was found to be gone; Ray must not be called any more but to shut down."""
+        """Whether the cluster is gone; then the only Ray call allowed is shutdown."""
 
     def check(self) -> None:
-        """Raise if a place has not answered for WITHIN seconds."""
+        """Raise if an address has not answered for WITHIN seconds."""
         end = time.monotonic() + WITHIN
-        while not all(map(_answers, self._places)):
+        while not all(map(_answers, self._addresses)):
             if time.monotonic() > end:
                 self.cut = True
                 raise ArmillaryError(
-                    f"the Ray cluster has not answered for {WITHIN:.0f} seconds: start it again; what was finished is "
-                    "kept: --resume goes on"
+                    f"the Ray cluster has not answered for {WITHIN:.0f} seconds; finished work is kept",
+                    advice="start the cluster again, then continue with `resume=True`",
                 )
             time.sleep(1)
 
 
-def _answers(place: "tuple[str, int] | str") -> bool:
-    """Whether something listens there; a process that is merely busy does."""
+def _answers(address: "tuple[str, int] | str") -> bool:
+    """Whether something listens at the address (a busy process does)."""
     try:
-        if isinstance(place, tuple):
-            socket.create_connection(place, timeout=5).close()
+        if isinstance(address, tuple):
+            socket.create_connection(address, timeout=5).close()
             return True
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(5)
-            connection.connect(place)
+            connection.connect(address)
     except OSError:
         return False
     return True
 
 
 def _raylet_socket() -> str | None:
-    """Where this machine's part of the cluster listens, if it does here (a remote client has none)."""
+    """The socket of the cluster's node on this machine (a remote client has none)."""
     from ray._private import worker
 
     node = getattr(worker, "_global_node", None)

@@ -1,7 +1,7 @@
-"""The engine of one machine: several processes, each with the model, fed through pipes.
+"""The engine of one machine: several processes, each with the model, connected by pipes.
 
-They are started as programs of their own, not by multiprocessing, so that a script or a notebook that scans needs no
-`if __name__ == "__main__"`, and nothing of this process is copied into them.
+They are separate programs, not started by multiprocessing, so that a script or notebook that scans needs no
+`if __name__ == "__main__"` and nothing of this process is copied into them.
 """
 
 import os
@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import IO, Any
 
@@ -34,14 +33,14 @@ from armillary.engines.engine import (
     refuse_unlike,
 )
 from armillary.errors import ArmillaryError
-from armillary.limits import refuse_beyond_memory
-from armillary.temporary import remove_folder, temporary_folder
+from armillary.machine.limits import refuse_beyond_memory
+from armillary.machine.temporary import remove_folder, temporary_folder
 
-WORKER = 2e8
-"""Bytes of a worker that has imported torch and transformers, before it loads a model."""
+WORKER_BYTES = 2e8
+"""Memory of a worker that has imported torch and transformers, before it loads a model."""
 
 STARTS = 3
-"""So often a worker may die before it is ready."""
+"""After this many deaths of workers before they are ready, the engine gives up."""
 
 
 class Local:
@@ -49,7 +48,7 @@ class Local:
 
     def __init__(self, workers: int, threads: int = 1, patience: float | int = PATIENCE) -> None:
         refuse_idle(workers, threads)
-        refuse_beyond_memory(workers * WORKER, f"{workers} worker processes", "ask for fewer (--workers)")
+        refuse_beyond_memory(workers * WORKER_BYTES, f"{workers} worker processes", "use fewer `workers`")
         self.workers = workers
         self.threads = threads
         self.patience = float(patience)
@@ -68,25 +67,23 @@ class Local:
             self._job, self._opening, self._facts, self._shared = job, next(TICKETS), None, None
             for process in self._processes:
                 self._open(process)
-        there = {process.number for process in self._processes}
+        running = {process.number for process in self._processes}
         for number in range(self.workers):
-            if number not in there:
-                self._processes.append(
-                    self._spawn(number)
-                )  # one by one: Ctrl-C in between leaves none that is not known
+            if number not in running:  # appended one by one, so that Ctrl-C leaves no process unlisted
+                self._processes.append(self._spawn(number))
         while self._facts is None:
             self.wait()
         return self._facts
 
     def _open(self, process: "_Process") -> None:
         process.ready = False
-        process.tell("job", self._opening, self._job)
+        process.send("job", self._opening, self._job)
 
     def share(self, data: bytes) -> None:
         self._shared = data
         for process in self._processes:
             if process.ready:
-                process.tell("share", None, data)
+                process.send("share", None, data)
 
     @property
     def room(self) -> int:
@@ -94,24 +91,24 @@ class Local:
 
     def submit(self, ticket: int, task: Task) -> None:
         process = next(process for process in self._processes if process.idle)
-        process.ticket, process.heard = ticket, time.monotonic()
-        process.tell("task", ticket, task)
+        process.ticket, process.last_report = ticket, time.monotonic()
+        process.send("task", ticket, task)
 
     def wait(self) -> Report:
         while True:
             try:
                 process, report = self._reports.get(timeout=1.0)
             except queue.Empty:
-                self._end_stuck()
+                self._kill_stuck()
                 continue
             if process not in self._processes:
-                continue  # of a worker that was ended by us
-            process.heard = time.monotonic()
+                continue  # from a worker that we killed
+            process.last_report = time.monotonic()
             if report is None:
-                return self._died(process)
+                return self._worker_died(process)
             if isinstance(report.event, Ready):
                 if report.ticket == self._opening:
-                    self._greet(process, report)
+                    self._worker_ready(process, report)
             elif report.ticket == self._opening and isinstance(report.event, Failed):
                 self._job = None
                 raise ArmillaryError(report.event.message)
@@ -119,7 +116,7 @@ class Local:
                 process.ticket = None
             return report
 
-    def _greet(self, process: "_Process", report: Report) -> None:
+    def _worker_ready(self, process: "_Process", report: Report) -> None:
         assert isinstance(report.event, Ready)
         assert self._job is not None
         if self._facts is None:
@@ -129,21 +126,23 @@ class Local:
         self._starts = 0
         process.worker, process.ready = report.worker, True
         if self._shared is not None:
-            process.tell("share", None, self._shared)
+            process.send("share", None, self._shared)
 
-    def _died(self, process: "_Process") -> Report:
+    def _worker_died(self, process: "_Process") -> Report:
         why, ticket, worker = process.end(), process.ticket, process.worker
         if not process.ready:
             self._starts += 1
             if self._starts >= STARTS:
                 self.close()
-                raise ArmillaryError(f"workers end before they have loaded the model ({why}): use fewer workers")
+                raise ArmillaryError(
+                    f"workers die before they have loaded the model ({why})", advice="use fewer workers"
+                )
         self._processes[self._processes.index(process)] = self._spawn(process.number)
         return Report(worker, ticket, Lost(why))
 
-    def _end_stuck(self) -> None:
+    def _kill_stuck(self) -> None:
         for process in self._processes:
-            if process.ticket is not None and time.monotonic() - process.heard > self.patience:
+            if process.ticket is not None and time.monotonic() - process.last_report > self.patience:
                 process.kill()
 
     def _spawn(self, number: int) -> "_Process":
@@ -157,14 +156,14 @@ class Local:
         _end_all(busy)  # the next start replaces them
 
     def close(self) -> None:
-        ended, self._processes = self._processes, []
-        _end_all(ended)
+        processes, self._processes = self._processes, []
+        _end_all(processes)
         self._job = self._facts = self._shared = None
         self._starts = 0
 
 
 class _Process:
-    """One worker, and the thread that listens to it."""
+    """One worker process, and the thread that reads its reports."""
 
     def __init__(
         self, number: int, workers: int, threads: int, reports: "queue.SimpleQueue[tuple[_Process, Report | None]]"
@@ -172,9 +171,9 @@ class _Process:
         self.number = number
         self.ready = False
         self.ticket: int | None = None
-        self.heard = time.monotonic()
+        self.last_report = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
-        self._folder = temporary_folder()  # the worker's own: it may be killed, and then it removes nothing itself
+        self._folder = temporary_folder()  # removed by us, since a killed worker cannot
         arguments = (str(number), str(workers), str(threads), str(self._folder))
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "armillary.engines.worker", *arguments],
@@ -192,33 +191,33 @@ class _Process:
     def idle(self) -> bool:
         return self.ready and self.ticket is None
 
-    def tell(self, kind: str, ticket: int | None, given: Any) -> None:
-        """Send a message; if the worker is gone, the listener has told or will tell."""
+    def send(self, kind: str, ticket: int | None, content: Any) -> None:
+        """Send a message; if the worker is gone, the listener reports it."""
         assert self._popen.stdin is not None
         with suppress(OSError):
-            pickle.dump((kind, ticket, given), self._popen.stdin, protocol=5)
+            pickle.dump((kind, ticket, content), self._popen.stdin, protocol=5)
             self._popen.stdin.flush()
 
     def kill(self) -> None:
         self._popen.kill()
 
     def end(self) -> str:
-        """Wait for its end; how it ended."""
+        """Wait for the process to end; returns how it ended."""
         code = self._popen.wait()
         self._listener.join()
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             with suppress(OSError):
                 pipe.close()
-        said = self._last_words()
+        last_line = self._last_error_line()
         self._errors.close()
         remove_folder(self._folder)
         if code < 0:
             name = signal.Signals(-code).name
-            return f"ended by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
-        return f"ended with exit code {code}" + (f": {said}" if said else "")
+            return f"ended by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
+        return f"ended with exit code {code}" + (f": {last_line}" if last_line else "")
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, size - 2000))
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -229,20 +228,19 @@ def _listen(process: _Process, pipe: IO[bytes], reports: "queue.SimpleQueue[tupl
     try:
         while True:
             reports.put((process, pickle.load(pipe)))
-    except Exception:  # the end of the pipe, or half a report
+    except Exception:  # the pipe ended, perhaps within a report
         reports.put((process, None))
 
 
-def _end_all(processes: Iterable[_Process]) -> None:
-    ended = list(processes)
-    for process in ended:
+def _end_all(processes: list[_Process]) -> None:
+    for process in processes:
         process.kill()
-    for process in ended:
+    for process in processes:
         process.end()
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """The environment of a worker: so many threads, no bars, and this process's way to find modules."""
+    """The environment of a worker: its number of threads, no progress bars, and this process's module path."""
     count = str(threads)
     return {
         **os.environ,

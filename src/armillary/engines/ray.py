@@ -26,17 +26,19 @@ from armillary.engines.engine import (
 from armillary.engines.lifeline import Lifeline
 from armillary.errors import ArmillaryError
 
+# Imports inside functions: ray is an optional package; torch is imported by the worker.
+
 STARTS = 3
-"""So often an actor may die before it is ready."""
+"""After this many deaths of actors before they are ready, the engine gives up."""
 
 DYING_FOR = 60.0
-"""Seconds in which actors may die more often, for no reason of their own: a machine that goes takes some with it."""
+"""For this many seconds actors may die more often than that, since a lost machine takes several with it."""
 
 START_WITHIN = 600.0
-"""Seconds in which an actor must be ready while none is: a cluster without room would let us wait for ever."""
+"""An actor must be ready within this many seconds: a cluster without room would make us wait forever."""
 
-LOOK_EVERY = 5.0
-"""Seconds between two looks at the cluster while no worker says anything."""
+CHECK_EVERY = 5.0
+"""Seconds between two checks of the cluster while no worker reports anything."""
 
 
 DEATHS = {
@@ -48,12 +50,12 @@ DEATHS = {
     "ObjectFetchTimedOutError": "its machine cannot be reached",
     "GetTimeoutError": "its machine cannot be reached",
 }
-"""What Ray raises when an actor or its machine goes, in our words."""
+"""What to print for the errors that Ray raises when an actor or its machine is lost."""
 GONE = set(DEATHS.values())
 
 
 class Ray:
-    """`workers` actors with `threads` threads each, spread over the cluster at `address` (none: our own, here)."""
+    """`workers` actors with `threads` threads each, spread over the cluster at `address` (None: a local one)."""
 
     def __init__(self, workers: int, threads: int = 1, address: str | None = None) -> None:
         self.workers = workers
@@ -78,19 +80,19 @@ class Ray:
             self._job, self._facts, self._shared = job, None, None
             for actor in self._actors:
                 actor.ready, actor.events = False, actor.handle.open.remote(job)
-        there = {actor.worker.number for actor in self._actors}
-        self._actors += [self._begin(number) for number in range(self.workers) if number not in there]
+        running = {actor.worker.number for actor in self._actors}
+        self._actors += [self._start_actor(number) for number in range(self.workers) if number not in running]
         while self._facts is None:
             self.wait()
         return self._facts
 
-    def _look(self) -> None:
-        """Raise if the cluster is gone. Before every call to Ray: without a cluster Ray ends this process, silently."""
+    def _check_cluster(self) -> None:
+        """Raise if the cluster is gone. Called before every Ray call, since Ray would silently end this process."""
         assert self._lifeline is not None
         self._lifeline.check()
 
     def share(self, data: bytes) -> None:
-        self._look()
+        self._check_cluster()
         self._shared = self._ray.put(data)
         for actor in self._actors:
             if actor.ready:
@@ -101,24 +103,24 @@ class Ray:
         return sum(actor.ready and actor.ticket is None for actor in self._actors)
 
     def submit(self, ticket: int, task: Task) -> None:
-        self._look()
+        self._check_cluster()
         actor = next(actor for actor in self._actors if actor.ready and actor.ticket is None)
-        actor.ticket, actor.events, actor.heard = ticket, actor.handle.run.remote(ticket, task), time.monotonic()
+        actor.ticket, actor.events, actor.last_report = ticket, actor.handle.run.remote(ticket, task), time.monotonic()
 
     def wait(self) -> Report:
-        """The next report; events of one task come in their order."""
-        actor = self._speaking()
-        actor.heard = time.monotonic()
-        self._look()
+        """Wait for the next report; events of one task come in order."""
+        actor = self._next_reporting()
+        actor.last_report = time.monotonic()
+        self._check_cluster()
         try:
             report: Report = self._ray.get(next(actor.events), timeout=PATIENCE)
         except StopIteration:
             actor.events = None
             return Report(actor.worker, None, Lost("nothing"))
         except Exception as error:
-            return self._died(actor, error)
+            return self._actor_died(actor, error)
         if isinstance(report.event, Ready):
-            self._greet(actor, report)
+            self._actor_ready(actor, report)
         elif report.ticket is None and isinstance(report.event, Failed):
             self._job = None
             raise ArmillaryError(report.event.message)
@@ -126,26 +128,27 @@ class Ray:
             actor.ticket = actor.events = None
         return report
 
-    def _speaking(self) -> "_Actor":
-        """The next actor that has something to say; in bounded time, also if a machine or the cluster is gone."""
+    def _next_reporting(self) -> "_Actor":
+        """The next actor that has a report; raises in bounded time if the cluster is gone."""
         since = time.monotonic()
         while True:
-            asked = {actor.events: actor for actor in self._actors if actor.events is not None}
-            ready, _ = self._ray.wait(list(asked), num_returns=1, timeout=LOOK_EVERY, fetch_local=False)
+            pending = {actor.events: actor for actor in self._actors if actor.events is not None}
+            ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=CHECK_EVERY, fetch_local=False)
             if ready:
-                return asked[ready[0]]
-            self._look()
+                return pending[ready[0]]
+            self._check_cluster()
             for actor in self._actors:
-                if actor.ticket is not None and time.monotonic() - actor.heard > PATIENCE:
-                    self._ray.kill(actor.handle)  # then its events end with an error
+                if actor.ticket is not None and time.monotonic() - actor.last_report > PATIENCE:
+                    self._ray.kill(actor.handle)  # its events then end with an error
             if time.monotonic() - since > START_WITHIN and not any(actor.ready for actor in self._actors):
                 needed = f"{self.workers} workers with {self.threads} processors each"
                 raise ArmillaryError(
-                    f"the Ray cluster has had no room for {needed} in {START_WITHIN:.0f} seconds: ask for fewer, or "
-                    "see whether its machines are there; what was finished is kept: --resume goes on"
+                    f"the Ray cluster has had no room for {needed} in {START_WITHIN:.0f} seconds; finished "
+                    "work is kept",
+                    advice="use fewer, or check the machines, then continue with `resume=True`",
                 )
 
-    def _greet(self, actor: "_Actor", report: Report) -> None:
+    def _actor_ready(self, actor: "_Actor", report: Report) -> None:
         assert isinstance(report.event, Ready)
         assert self._job is not None
         if self._facts is None:
@@ -156,10 +159,10 @@ class Ray:
         if self._shared is not None:
             actor.handle.share.remote(self._shared)
 
-    def _died(self, actor: "_Actor", error: Exception) -> Report:
-        """An actor that is gone is replaced; what Ray says of it is cut to one line."""
+    def _actor_died(self, actor: "_Actor", error: Exception) -> Report:
+        """Replace an actor that is gone; Ray's long message becomes a phrase."""
         why = _why(error)
-        self._look()
+        self._check_cluster()
         if not actor.ready:
             self._starts += 1
             if self._starts == 1:
@@ -167,20 +170,20 @@ class Ray:
             excused = why in GONE and time.monotonic() - self._dying_since < DYING_FOR
             if self._starts >= STARTS and not excused:
                 self.close()
-                raise ArmillaryError(f"Ray workers end before they have loaded the model ({why})")
+                raise ArmillaryError(f"Ray workers die before they have loaded the model ({why})")
         self._ray.kill(actor.handle)
-        self._actors[self._actors.index(actor)] = self._begin(actor.worker.number)
+        self._actors[self._actors.index(actor)] = self._start_actor(actor.worker.number)
         return Report(actor.worker, actor.ticket, Lost(why))
 
-    def _begin(self, number: int) -> "_Actor":
+    def _start_actor(self, number: int) -> "_Actor":
         ray = self._ray
-        there = int(ray.cluster_resources().get("GPU", 0)) // self.workers
-        gpus = there if getattr(self._job, "device_map", None) is not None else min(1, there)
-        kind = ray.remote(
+        gpus_per_worker = int(ray.cluster_resources().get("GPU", 0)) // self.workers
+        gpus = gpus_per_worker if getattr(self._job, "device_map", None) is not None else min(1, gpus_per_worker)
+        actor_class = ray.remote(
             num_cpus=self.threads, num_gpus=gpus, max_restarts=0, scheduling_strategy="SPREAD", max_task_retries=0
         )(RayWorker)
         with _no_warnings():
-            handle = kind.remote(number, self.workers, self.threads)
+            handle = actor_class.remote(number, self.workers, self.threads)
         return _Actor(handle, Worker(number, "ray", 0), handle.open.remote(self._job))
 
     @property
@@ -213,11 +216,11 @@ class _Actor:
         self.handle, self.worker, self.events = handle, worker, events
         self.ticket: int | None = None
         self.ready = False
-        self.heard = time.monotonic()
+        self.last_report = time.monotonic()
 
 
 class RayWorker:
-    """What runs in an actor: the same as in a local worker. Generators become streams of reports."""
+    """The worker that runs in an actor, like engines/worker.py. Its generators are streams of reports."""
 
     def __init__(self, number: int, workers: int, threads: int) -> None:
         self._number, self._workers, self._threads = number, workers, threads
@@ -249,10 +252,10 @@ class RayWorker:
 
 
 def connect(processors: int, address: str | None) -> Any:
-    """Ray, connected to the cluster at `address` or to one of this machine; it tells nobody of us."""
+    """Ray, connected to the cluster at `address` or to a new one on this machine, with usage statistics off."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # the death of a worker is told in our words
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")  # then Ray would end us; we look earlier
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # we report the death of a worker ourselves
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "300")  # then Ray would end us; we check earlier
     try:
         with _no_warnings():
             import ray
@@ -260,9 +263,9 @@ def connect(processors: int, address: str | None) -> Any:
         raise ArmillaryError("the engine ray needs the package ray: pip install 'armillary[ray]'") from error
     logging.getLogger("ray").setLevel(logging.ERROR)
     if ray.is_initialized():
-        raise ArmillaryError("this process uses a Ray cluster already: end that with ray.shutdown() first")
+        raise ArmillaryError("this process already uses a Ray cluster: call ray.shutdown() first")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
-    # a cluster of our own counts as many processors as there are workers, whatever the machine has
+    # our own cluster gets one CPU per worker thread, whatever the machine has
     own: dict[str, Any] = {"include_dashboard": False, "num_cpus": processors} if address is None else {}
     try:
         with _no_warnings():
@@ -274,17 +277,17 @@ def connect(processors: int, address: str | None) -> Any:
 
 
 def _why(error: Exception) -> str:
-    """One phrase for what Ray tells in many lines."""
+    """A phrase for Ray's error, whose own message has many lines."""
     if "No module named 'armillary'" in str(error):
         return "armillary is not installed on a machine of the cluster"
-    known = {**DEATHS, "OutOfMemoryError": "it had too little memory"}
-    return known.get(type(error).__name__, type(error).__name__)
+    phrases = {**DEATHS, "OutOfMemoryError": "it had too little memory"}
+    return phrases.get(type(error).__name__, type(error).__name__)
 
 
 class _no_warnings(warnings.catch_warnings):
-    """Ray's own advice to its developers is not for our users."""
+    """Hides warnings that Ray addresses to its developers."""
 
     def __enter__(self) -> Any:
-        found = super().__enter__()
+        caught = super().__enter__()
         warnings.simplefilter("ignore")
-        return found
+        return caught

@@ -1,4 +1,4 @@
-"""Pictures of what makes a head: constituents of its logits on a text, argmax ratios, its weights dissected."""
+"""Figures of a head's constituents on a text, of argmax ratios, and of a dissected W_q W_k'."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -6,8 +6,8 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from armillary.figures.style import heat, styled
-from armillary.lenses.constituents import TextConstituents
 from armillary.lenses.geometry import Dissection
+from armillary.probe.terms import TextConstituents
 
 
 def constituents(found: TextConstituents, *, with_mean: bool = True) -> go.Figure:
@@ -18,18 +18,15 @@ def constituents(found: TextConstituents, *, with_mean: bool = True) -> go.Figur
     """
     panels = found.folded(with_mean=with_mean)
     if with_mean:
-        panels = {**panels, f"positional, of it {found.main_positional}": found.terms[found.main_positional]}
+        panels = {**panels, f"main positional term: {found.main_positional}": found.terms[found.main_positional]}
     labels = [f"{i} {token!r}" for i, token in enumerate(found.tokens)]
     shown = {**panels, "logits": found.logits, "attention": found.attention}
     figure = make_subplots(
         2, 3, subplot_titles=[name.replace("_", "-") for name in shown], horizontal_spacing=0.05, vertical_spacing=0.12
     )
     for i, (name, values) in enumerate(shown.items()):
-        seen = np.where(found.visible, values, np.nan)
-        if name != "attention":
-            seen = seen - np.nanmean(seen, axis=1, keepdims=True)  # what is constant along a row does nothing
         trace = heat(
-            seen,
+            found.seen(values) if name == "attention" else found.centered(values),
             signed=name != "attention",
             showscale=False,
             x=labels,
@@ -41,7 +38,7 @@ def constituents(found: TextConstituents, *, with_mean: bool = True) -> go.Figur
     if len(labels) <= 48:
         figure.update_yaxes(showticklabels=True, tickfont_size=8, col=1)
         figure.update_xaxes(showticklabels=True, tickfont_size=8, tickangle=60, row=2)
-    title = f"Head {found.layer}.{found.head}: what makes its logits (each row less its mean)"
+    title = f"Head {found.layer}.{found.head}: constituents of its logits (each row minus its mean)"
     return styled(figure, title, height=820)
 
 
@@ -53,9 +50,9 @@ def argmax_map(ratio: Float[np.ndarray, "layer head"]) -> go.Figure:
 
 
 def dissection(found: Dissection, layer: int, head: int) -> go.Figure:
-    """The diagonal of W, and what of the rest survives the threshold in the basis of positions."""
+    """The diagonal of W, and the off-diagonal entries above the threshold in the basis of positions."""
     figure = make_subplots(
-        1, 2, horizontal_spacing=0.18, subplot_titles=("Off-diagonal, rotated: what survives", "Diagonal of W")
+        1, 2, horizontal_spacing=0.18, subplot_titles=("Off-diagonal, rotated, above the threshold", "Diagonal of W")
     )
     survivors = np.where(found.survives, found.rotated, np.nan)
     figure.add_trace(heat(survivors, colorbar=dict(title="entry", x=0.42)), 1, 1)

@@ -1,4 +1,4 @@
-"""Figures as SVG files, drawn by a browser that this machine has (Plotly draws nowhere else)."""
+"""Export figures as SVG, drawn by an installed browser (Plotly needs one)."""
 
 import shutil
 from collections.abc import Sequence
@@ -8,6 +8,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from armillary.errors import ArmillaryError
+
+# Imports inside functions: playwright is an optional package.
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")

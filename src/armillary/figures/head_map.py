@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from armillary.figures.localization import COLOURS as REGIME_COLOURS
+from armillary.figures.localization import COLORS as REGIME_COLORS
 from armillary.figures.style import heat, styled
 
-LABEL_COLOURS = {
+LABEL_COLORS = {
     "self": "#0072B2",
     "previous": "#56B4E9",
     "next": "#332288",
@@ -23,11 +23,11 @@ LABEL_COLOURS = {
     "broad": "#F0E442",
     "mixed": "#999999",
 }
-"""One colour per label everywhere (after Okabe and Ito: told apart by colour-blind readers too)."""
+"""One color per label everywhere (after Okabe and Ito: distinguishable for color-blind readers)."""
 
 
 def measure_map(heads: pd.DataFrame, measure: str) -> go.Figure:
-    """Layers downwards, heads across, coloured by a measure: a number, or a word with a legend; blank where missing."""
+    """Layers downwards, heads across, colored by a measure: a number, or a word with a legend; blank where missing."""
     grid = heads.pivot(index="layer", columns="head", values=measure)
     x, y = grid.columns.to_numpy(int), grid.index.to_numpy(int)
     figure = go.Figure()
@@ -45,47 +45,47 @@ def measure_map(heads: pd.DataFrame, measure: str) -> go.Figure:
 
 
 AROUND = 160
-"""Pixels of a map that are no cells: axes, a legend, margins."""
+"""Pixels of a map outside the cells: axes, legend, margins."""
 LETTER = 12
-"""A cell must be so many pixels high to hold letters; a page that draws a map smaller leaves them out."""
+"""The least height of a cell with letters, in pixels; a page that draws a map smaller leaves them out."""
 
 
 def map_height(layers: int) -> int:
-    """Pixels of a map of so many layers: 26 for each, at many layers 16, at very many what is left of 1600."""
+    """The height of a map in pixels: 26 per layer, 16 with many layers, at most 1600."""
     return max(300, min(26 * layers + AROUND, max(620, min(1600, 16 * layers + AROUND))))
 
 
 def _add_words(figure: go.Figure, grid: pd.DataFrame, measure: str) -> None:
-    """A trace per word, so that the legend names the colours and can hide a word; initials where there is room.
+    """A trace per word, so that the legend names the colors and can hide a word; initials where cells is room.
 
-    Hovering tells the word whether or not its letters are shown.
+    Hovering shows the word whether or not its letters are shown.
     """
     room = grid.shape[1] <= 16 and (map_height(len(grid)) - AROUND) / max(1, len(grid)) >= LETTER
-    colours = {**LABEL_COLOURS, **REGIME_COLOURS}
-    found = [str(word) for word in pd.unique(grid.to_numpy().ravel()) if pd.notna(word)]
-    known = [word for word in colours if word in found]
-    for word in [*known, *sorted(set(found) - set(known))]:
-        there = (grid == word).to_numpy(bool, na_value=False)
-        colour = colours.get(word, "#444444")
-        written = dict(text=np.where(there, escape(word[:2]), ""), texttemplate="%{text}") if room else {}
+    colors = {**LABEL_COLORS, **REGIME_COLORS}
+    present = [str(word) for word in pd.unique(grid.to_numpy().ravel()) if pd.notna(word)]
+    known = [word for word in colors if word in present]
+    for word in [*known, *sorted(set(present) - set(known))]:
+        cells = (grid == word).to_numpy(bool, na_value=False)
+        color = colors.get(word, "#444444")
+        written = dict(text=np.where(cells, escape(word[:2]), ""), texttemplate="%{text}") if room else {}
         figure.add_heatmap(
-            z=np.where(there, 1.0, np.nan),
+            z=np.where(cells, 1.0, np.nan),
             x=grid.columns.to_numpy(int),
             y=grid.index.to_numpy(int),
             xgap=1,
             ygap=1,
-            colorscale=[[0, colour], [1, colour]],
+            colorscale=[[0, color], [1, color]],
             showscale=False,
             showlegend=True,
             name=escape(word),
             hovertemplate=f"layer %{{y}}, head %{{x}}<br>{escape(measure)}: {escape(word)}<extra></extra>",
-            textfont=dict(color=ink_on(colour), size=10),
+            textfont=dict(color=ink_on(color), size=10),
             **written,
         )
     figure.update_layout(legend=dict(orientation="h", y=1.02, yanchor="bottom", x=0))
 
 
-def ink_on(colour: str) -> str:
-    """Black or white, whichever is read better on a colour written as #rrggbb."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+def ink_on(color: str) -> str:
+    """Black or white, whichever is read better on a color written as #rrggbb."""
+    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return "#000000" if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 > 0.18 else "#ffffff"

@@ -1,83 +1,50 @@
-"""Pictures of one head: the panels of its dossier.
+"""Figures of one head: the panels of its dossier.
 
-A panel is drawn from a few arrays. `arrays` reads them for one head or for all; a trace's `meta` names the array that
-each of its fields came from, so that a page can draw any head from one template and the arrays alone.
+A panel is drawn from a few arrays, which lenses/panels.py reads for one head or for all; a trace's `meta` names the
+array that each of its fields came from, so that a page can draw any head from one template and the arrays alone.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from jaxtyping import Int, Num
 from plotly.subplots import make_subplots
 
-from armillary.figures.spectral import unit_spectra
 from armillary.figures.style import heat, styled
-from armillary.lenses.localization import rho_curves
-from armillary.lenses.rotary import frequency_arrays, turns_at_all
+from armillary.lenses.panels import (
+    SHARES,
+    Arrays,
+    frequency_panel_arrays,
+    lag_arrays,
+    logit_arrays,
+    pattern_arrays,
+    rho_arrays,
+    share_arrays,
+    spectrum_arrays,
+)
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
-PART_COLOURS = {
+PART_COLORS = {
     "rotated mean": "#0072B2",
     "positional vectors": "#56B4E9",
     "bias": "#009E73",
     "mixed": "#999999",
     "content": "#E69F00",
 }
-"""What makes the logits: position in blues and green, content in orange, their mixture in grey."""
-
-PATTERNS = {
-    "self_mass": "itself",
-    "prev_mass": "previous token",
-    "next_mass": "next token",
-    "near_mass": "nearby tokens",
-    "first_mass": "first token",
-    "sink_mass": "sink",
-    "induction_score": "induction score",
-    "duplicate_score": "duplicate score",
-    "focus": "focus",
-}
-"""What a head looks at, in [0, 1] each, as the pattern panel names it."""
-
-SHARES = {
-    "share_mean_mean": ("mean · mean", "rotated mean"),
-    "share_mean_pos": ("mean · position", "positional vectors"),
-    "share_pos_mean": ("position · mean", "positional vectors"),
-    "share_pos_pos": ("position · position", "positional vectors"),
-    "share_bias": ("position bias", "bias"),
-    "share_mean_cvec": ("mean · content", "mixed"),
-    "share_pos_cvec": ("position · content", "mixed"),
-    "share_cvec_mean": ("content · mean", "mixed"),
-    "share_cvec_pos": ("content · position", "mixed"),
-    "share_cvec_cvec": ("content · content", "content"),
-}
-"""The terms query · key of the logits, and the part that each belongs to."""
-
-MOST_LAGS = 96
-"""Distances are shown one by one up to 64, then in growing steps, about so many in all."""
-
-Arrays = dict[str, Num[np.ndarray, "..."]]
-
+"""Colors of the parts of the logits: position in blues and green, content in orange, mixed in gray."""
 
 # one head: from its row of the table ------------------------------------------------------------------------------
 
 
 def constituent_bars(row: pd.Series) -> go.Figure | None:
-    """The shares of the ten terms of a head's logits, coloured by the part that they belong to; they add to 1."""
+    """The shares of the ten terms of a head's logits, colored by the part that they belong to; they add to 1."""
     values = share_arrays(row.to_frame().T)
     return None if values is None else draw_shares({name: array[0] for name, array in values.items()})
-
-
-def share_arrays(heads: pd.DataFrame) -> Arrays | None:
-    """shares: (row, term), the columns of SHARES."""
-    if not set(SHARES) <= set(heads) or heads[list(SHARES)].isna().all(axis=None):
-        return None
-    return {"shares": heads[list(SHARES)].to_numpy(float, na_value=np.nan)}
 
 
 def draw_shares(head: Arrays) -> go.Figure:
@@ -86,38 +53,20 @@ def draw_shares(head: Arrays) -> go.Figure:
         x=head["shares"],
         y=names,
         orientation="h",
-        marker_color=[PART_COLOURS[part] for part in parts],
+        marker_color=[PART_COLORS[part] for part in parts],
         customdata=parts,
         meta=dict(x="shares"),
         hovertemplate="%{y}: %{x:.1%} (%{customdata})<extra></extra>",
     )
     figure = go.Figure(bar)
     figure.update_xaxes(title="share of the logits", tickformat=".0%").update_yaxes(autorange="reversed")
-    return _panel(figure, "What makes its logits (query · key)")
+    return _panel(figure, "Constituents of its logits (query · key)")
 
 
 def pattern_bars(row: pd.Series, evidence: pd.DataFrame | None = None) -> go.Figure | None:
-    """Where attention goes and what the probes say, with what random heads show and the threshold beside each."""
+    """Attention masses and scores, with the value of random heads and the threshold of each."""
     values = pattern_arrays(row.to_frame().T, evidence)
     return None if values is None else draw_patterns({name: array[0] for name, array in values.items()})
-
-
-def pattern_arrays(heads: pd.DataFrame, evidence: pd.DataFrame | None = None) -> Arrays | None:
-    """patterns, patterns_null, patterns_threshold: (row, pattern), the columns of PATTERNS that the table has."""
-    known = [name for name in PATTERNS if name in heads and heads[name].notna().any()]
-    if not known:
-        return None
-    columns = {"patterns": heads[known].to_numpy(float, na_value=np.nan)}
-    for name in ("null", "threshold"):
-        beside = np.full(columns["patterns"].shape, np.nan)
-        if evidence is not None and not evidence.empty:
-            grid = evidence.drop_duplicates(["layer", "head", "measure"]).pivot(
-                index=["layer", "head"], columns="measure", values=name
-            )
-            grid = grid.reindex(index=pd.MultiIndex.from_frame(heads[["layer", "head"]].astype(int)), columns=known)
-            beside = grid.to_numpy(float, na_value=np.nan)
-        columns[f"patterns_{name}"] = beside
-    return {**columns, "patterns_name": np.array([PATTERNS[name] for name in known])[None].repeat(len(heads), 0)}
 
 
 def draw_patterns(head: Arrays) -> go.Figure:
@@ -136,18 +85,18 @@ def draw_patterns(head: Arrays) -> go.Figure:
         "null": ("random heads", "circle-open", "#D55E00"),
         "threshold": ("threshold", "line-ns-open", "black"),
     }
-    for name, (said, symbol, colour) in marks.items():
+    for name, (said, symbol, color) in marks.items():
         figure.add_scatter(
             x=head[f"patterns_{name}"],
             y=names,
             mode="markers",
-            marker=dict(symbol=symbol, size=11, color=colour, line_width=2),
+            marker=dict(symbol=symbol, size=11, color=color, line_width=2),
             name=said,
             meta=dict(x=f"patterns_{name}"),
             hovertemplate=f"%{{y}}: %{{x:.3f}}<extra>{said}</extra>",
         )
     figure.update_xaxes(title="mean attention, or score", range=[0, 1.02]).update_yaxes(autorange="reversed")
-    return _panel(figure, "Where it looks", legend=True)
+    return _panel(figure, "Where it attends", legend=True)
 
 
 # one head: from the atlas -----------------------------------------------------------------------------------------
@@ -159,7 +108,7 @@ def head_lags(atlas: "Atlas", layer: int, head: int) -> go.Figure | None:
 
 
 def head_frequencies(atlas: "Atlas", layer: int, head: int) -> go.Figure | None:
-    """Share of the logits, norms of q and k, and change if it stood still, of each rotary frequency."""
+    """Of each rotary frequency: share of the logits, norms of q and k, and change of the logits if frozen."""
     return _drawn("frequencies", atlas, layer, head)
 
 
@@ -169,12 +118,12 @@ def head_spectrum(atlas: "Atlas", layer: int, head: int) -> go.Figure | None:
 
 
 def head_rho(atlas: "Atlas", layer: int, head: int) -> go.Figure | None:
-    """How often keys at each place pass a signal: observed, and predicted for a random walk."""
+    """How often keys at each position propagate a signal: observed, and predicted for a random walk."""
     return _drawn("rho", atlas, layer, head)
 
 
 def mean_logits(atlas: "Atlas", layer: int, head: int) -> go.Figure | None:
-    """The head's mean logit from query to key, each row less its mean."""
+    """The head's mean logit from query to key, each row minus its mean."""
     return _drawn("logits", atlas, layer, head)
 
 
@@ -192,29 +141,6 @@ def _drawn(panel: str, atlas: "Atlas", layer: int, head: int) -> go.Figure | Non
     found = PANELS[panel].arrays(atlas, layer, head)
     own = [values for name, values in (found or {}).items() if name not in PANELS[panel].shared]
     return PANELS[panel].draw(found) if found and any(np.isfinite(values).any() for values in own) else None
-
-
-def _at(layer: int | None, head: int | None) -> dict[str, Any]:
-    every = slice(None)
-    return dict(layer=every if layer is None else layer, head=every if head is None else head)
-
-
-def lag_arrays(atlas: "Atlas", layer: int | None = None, head: int | None = None) -> Arrays | None:
-    """lag; lag_mean and lag_low, lag_high (one standard deviation below and above): (layer, head, lag)."""
-    if not atlas.has("attention") or "logit_mean_by_lag" not in atlas.group("attention"):
-        return None
-    found = atlas.group("attention").isel(**_at(layer, head))
-    lags = shown_lags(found.sizes["lag"])
-    mean, variance = (found[f"logit_{name}_by_lag"].to_numpy()[..., lags] for name in ("mean", "variance"))
-    spread = np.sqrt(variance)
-    return {"lag": lags, "lag_mean": mean, "lag_low": mean - spread, "lag_high": mean + spread}
-
-
-def shown_lags(count: int) -> Int[np.ndarray, "n"]:
-    """0, 1, 2, ... 64, then ever wider steps up to count - 1."""
-    near = np.arange(min(count, 65))
-    far = np.geomspace(65, max(count - 1, 65), MOST_LAGS - 64).round().astype(near.dtype)
-    return np.unique(np.concatenate([near, far[far < count]]))
 
 
 def _draw_lags(head: Arrays) -> go.Figure:
@@ -236,39 +162,20 @@ def _draw_lags(head: Arrays) -> go.Figure:
     return _panel(figure, "Logits by distance: mean, and one standard deviation")
 
 
-def frequency_panel_arrays(atlas: "Atlas", layer: int | None = None, head: int | None = None) -> Arrays | None:
-    """frequency; frequency_share, _change, _q, _k: (layer, head, frequency), missing where a layer does not rotate."""
-    if not turns_at_all(atlas):
-        return None
-    found, rotary, at = frequency_arrays(atlas), atlas.group("rotary"), _at(layer, head)
-    group = rotary.sizes["head"] // rotary.sizes["kv_head"]
-    every = {
-        "frequency_share": found.share,
-        "frequency_change": found.change,
-        "frequency_q": rotary["q_norm"].to_numpy(),
-        "frequency_k": np.repeat(rotary["k_norm"].to_numpy(), group, axis=1),
-    }
-    rotates = np.isfinite(found.radians)[:, None]
-    kept = {name: np.where(rotates, values, np.nan)[at["layer"], at["head"]] for name, values in every.items()}
-    return {"frequency": np.arange(found.share.shape[-1]), **kept}
-
-
 def _draw_frequencies(head: Arrays) -> go.Figure:
-    figure = make_subplots(
-        1, 3, subplot_titles=("share of the logits", "mean length of q and k", "change if it stood still")
-    )
+    figure = make_subplots(1, 3, subplot_titles=("share of the logits", "mean norm of q and k", "change if frozen"))
     panels = (
         ("share", 1, "share", "#0072B2"),
         ("q", 2, "|q|", "#0072B2"),
         ("k", 2, "|k|", "#E69F00"),
         ("change", 3, "change", "#D55E00"),
     )
-    for name, col, said, colour in panels:
+    for name, col, said, color in panels:
         figure.add_scatter(
             x=head["frequency"],
             y=head[f"frequency_{name}"],
             mode="lines+markers",
-            line_color=colour,
+            line_color=color,
             marker_size=4,
             name=said,
             showlegend=col == 2,
@@ -282,42 +189,21 @@ def _draw_frequencies(head: Arrays) -> go.Figure:
     return _panel(figure, "Rotary frequencies", legend=True)
 
 
-def spectrum_arrays(atlas: "Atlas", layer: int | None = None, head: int | None = None) -> Arrays | None:
-    """component; qk_singular, ov_singular over their Frobenius norm, and *_random where known: (layer, head, e)."""
-    if not atlas.has("spectral"):
-        return None
-    found = atlas.group("spectral").isel(**_at(layer, head))
-    names = [f"{product}_singular{end}" for product in ("qk", "ov") for end in ("", "_random")]
-    kept = {name: unit_spectra(found[name].to_numpy()) for name in names if name in found}
-    return {"component": np.arange(1, found.sizes["component"] + 1), **kept}
-
-
 def _draw_spectrum(head: Arrays) -> go.Figure:
     figure = go.Figure()
-    for product, said, colour in (("qk", "W_q W_k'", "#0072B2"), ("ov", "W_v W_o", "#D55E00")):
+    for product, said, color in (("qk", "W_q W_k'", "#0072B2"), ("ov", "W_v W_o", "#D55E00")):
         for end, dash in (("", "solid"), ("_random", "dot")):
             if f"{product}_singular{end}" in head:
                 figure.add_scatter(
                     x=head["component"],
                     y=head[f"{product}_singular{end}"],
                     mode="lines",
-                    line=dict(color=colour, dash=dash),
+                    line=dict(color=color, dash=dash),
                     name=said + (", random weights" if end else ""),
                     meta=dict(y=f"{product}_singular{end}"),
                 )
     figure.update_xaxes(title="component").update_yaxes(title="singular value / norm", rangemode="tozero")
     return _panel(figure, "Singular values of its weights", legend=True)
-
-
-def rho_arrays(atlas: "Atlas", layer: int | None = None, head: int | None = None) -> Arrays | None:
-    """place (oldest key 0, newest 1); rho_observed, rho_predicted, rho_predicted_data: (layer, head, place)."""
-    if not atlas.has("attention") or "rho" not in atlas.group("attention"):
-        return None
-    curves = rho_curves(atlas)
-    at = _at(layer, head)
-    count = curves["observed"].shape[-1]
-    found = {f"rho_{name}": values[at["layer"], at["head"]] for name, values in curves.items()}
-    return {"place": (np.arange(count) + 0.5) / count, **found}
 
 
 def _draw_rho(head: Arrays) -> go.Figure:
@@ -330,23 +216,8 @@ def _draw_rho(head: Arrays) -> go.Figure:
     for name, (said, line) in lines.items():
         if name in head:
             figure.add_scatter(x=head["place"], y=head[name], mode="lines", line=line, name=said, meta=dict(y=name))
-    figure.update_xaxes(title="place of the key, oldest to newest").update_yaxes(title="rho", range=[0, 1.02])
-    return _panel(figure, "Which keys pass a signal", legend=True)
-
-
-def logit_arrays(atlas: "Atlas", layer: int | None = None, head: int | None = None) -> Arrays | None:
-    """token; logits: (layer, head, query, key), each row less its mean; logits_low, _high: where the colours end."""
-    if not atlas.has("attention") or "logit_matrix" not in atlas.group("attention"):
-        return None
-    values = atlas.group("attention")["logit_matrix"].isel(**_at(layer, head)).to_numpy()
-    seen = np.isfinite(values)
-    mean = np.where(seen, values, 0.0).sum(-1, keepdims=True) / np.maximum(seen.sum(-1, keepdims=True), 1)
-    centred = values - mean
-    flat = np.where(seen, np.abs(centred), np.nan).reshape(*values.shape[:-2], -1)
-    limit = np.nanpercentile(np.where(np.isfinite(flat).any(-1, keepdims=True), flat, 1.0), 99, axis=-1)
-    cells = values.shape[-1]
-    token = (np.arange(cells) + 0.5) * atlas.settings["length"] / cells - 0.5
-    return {"token": token, "logits": centred, "logits_low": -np.asarray(limit), "logits_high": np.asarray(limit)}
+    figure.update_xaxes(title="position of the key, oldest to newest").update_yaxes(title="rho", range=[0, 1.02])
+    return _panel(figure, "Which keys propagate a signal", legend=True)
 
 
 def _draw_logits(head: Arrays) -> go.Figure:
@@ -365,7 +236,7 @@ def _draw_logits(head: Arrays) -> go.Figure:
     figure.update_yaxes(
         title="query", autorange="reversed", scaleanchor="x", constrain="domain", showgrid=False, zeroline=False
     )
-    return _panel(figure, "Mean logits, each row less its mean")
+    return _panel(figure, "Mean logits, each row minus its mean")
 
 
 def _panel(figure: go.Figure, title: str, *, legend: bool = False) -> go.Figure:

@@ -1,4 +1,4 @@
-"""Localization: the heads in the plane of xi and eta, and which keys pass a signal."""
+"""Figures of localization: the heads by their eigenspectrum (r, eta), and which keys propagate a signal."""
 
 import numpy as np
 import pandas as pd
@@ -6,8 +6,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from armillary.figures.style import styled
+from armillary.lenses.localization import layer_curve
 
-COLOURS = {
+COLORS = {
     "late": "#0072B2",
     "middle": "#009E73",
     "early": "#CC79A7",
@@ -17,7 +18,7 @@ COLOURS = {
 
 
 def regime_map(heads: pd.DataFrame) -> go.Figure:
-    """Every head by the mean (r) and the scale (eta) of its spectrum, coloured by regime; |r| > 2 localises."""
+    """Every head by the mean (r) and the scale (eta) of its spectrum, colored by regime; |r| > 2 localizes."""
     figure = go.Figure()
     for regime, part in heads.groupby("regime"):
         figure.add_scatter(
@@ -25,17 +26,17 @@ def regime_map(heads: pd.DataFrame) -> go.Figure:
             y=part["eta"],
             mode="markers",
             name=str(regime),
-            marker=dict(color=COLOURS.get(str(regime), "#444"), size=8),
+            marker=dict(color=COLORS.get(str(regime), "#444"), size=8),
             text=[f"head {row.layer}.{row.head}" for row in part.itertuples()],
         )
     for edge in (-2, 2):
-        figure.add_vline(edge, line=dict(color="grey", dash="dot"))
+        figure.add_vline(edge, line=dict(color="gray", dash="dot"))
     figure.update_xaxes(title="r = tr(W) / lambda").update_yaxes(title="eta", rangemode="tozero")
     return styled(figure, "Heads by their eigenspectrum (Sigma = I)")
 
 
 def propagation_curves(table: pd.DataFrame) -> go.Figure:
-    """rho by the place of the key, mean over the heads of each layer: observed and predicted."""
+    """rho by the position of the key, mean over the heads of each layer: observed and predicted."""
     known = ("observed", "predicted", "predicted_data")
     names = [name for name in known if name in table and table[name].notna().any()]
     titles = {
@@ -44,10 +45,10 @@ def propagation_curves(table: pd.DataFrame) -> go.Figure:
         "predicted_data": "predicted, measured Sigma",
     }
     figure = make_subplots(1, max(1, len(names)), subplot_titles=[titles[name] for name in names], shared_yaxes=True)
-    layers = sorted(table["layer"].unique())
+    layers = sorted(map(int, table["layer"].unique()))
     for col, name in enumerate(names, start=1):
         for i, layer in enumerate(layers):
-            curve = table[table["layer"] == layer].groupby("place")[name].mean()
+            curve = layer_curve(table, layer, name)
             shade = int(200 * i / max(1, len(layers) - 1))
             figure.add_scatter(
                 x=np.asarray(curve.index),
@@ -59,5 +60,5 @@ def propagation_curves(table: pd.DataFrame) -> go.Figure:
                 row=1,
                 col=col,
             )
-    figure.update_xaxes(title="place of the key, oldest to newest").update_yaxes(range=[0, 1.02])
-    return styled(figure, "Which keys pass a signal")
+    figure.update_xaxes(title="position of the key, oldest to newest").update_yaxes(range=[0, 1.02])
+    return styled(figure, "Which keys propagate a signal")

@@ -1,4 +1,4 @@
-"""Figures in one HTML file that needs no network, with a policy under which only its own scripts run."""
+"""Write figures to one self-contained HTML file, whose policy allows only its own scripts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from armillary.figures.policy import content_policy, embedded
-from armillary.files import write_atomically
+from armillary.files.atomic import write_atomically
 
 STYLE = """
 body{font-family:system-ui,sans-serif;max-width:1200px;margin:2rem auto;padding:0 1rem;color:#222}
@@ -28,7 +28,7 @@ Promise.all(drawn).then(() => (document.documentElement.dataset.ready = "yes"));
 
 
 def write_page(path: Path, title: str, figures: Sequence[go.Figure], text: str = "") -> None:
-    """Write the figures, one below the other, with Plotly inside the file; title and text are never read as HTML."""
+    """Write the figures, one below the other, with Plotly in the file; title and text are escaped."""
     named = {str(i): figure for i, figure in enumerate(figures)}
     note = f"<pre>{escape(text)}</pre>" if text else ""
     write_atomically(path, html_page(title, note + "".join(map(place_for, named)), named).encode("utf-8"))

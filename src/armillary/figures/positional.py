@@ -1,4 +1,4 @@
-"""Pictures of the positional basis: spiral, singular values, frequencies, Gram matrices, layers."""
+"""Figures of the positional basis: spiral, singular values, frequencies, Gram matrices, layers."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -8,11 +8,11 @@ from plotly.subplots import make_subplots
 
 from armillary.figures.style import SIGNED, heat, styled
 from armillary.lenses.decomposition import Decomposition
-from armillary.theory.smoothness import gram
+from armillary.lenses.positional import context_cosines
 
 
 def spiral(arrays: xr.Dataset, layer: int) -> go.Figure:
-    """pos_t in its first three principal coordinates, coloured by position."""
+    """pos_t in its first three principal coordinates, colored by position."""
     x, y, z = arrays["coordinates"].sel(layer=layer).to_numpy().T
     t = arrays["position"].to_numpy()
     figure = go.Figure(
@@ -22,7 +22,7 @@ def spiral(arrays: xr.Dataset, layer: int) -> go.Figure:
             z=z,
             mode="lines+markers",
             marker=dict(size=3, color=t, colorscale="Plasma", colorbar=dict(title="position")),
-            line=dict(color="lightgrey"),
+            line=dict(color="lightgray"),
             text=[f"position {i}" for i in t],
         )
     )
@@ -31,7 +31,7 @@ def spiral(arrays: xr.Dataset, layer: int) -> go.Figure:
 
 
 def contexts(sampled: xr.Dataset, layer: int) -> go.Figure:
-    """Sampled context vectors in their first three principal coordinates, coloured by document."""
+    """Sampled context vectors in their first three principal coordinates, colored by document."""
     x, y, z = sampled["coordinates"].to_numpy().T
     document, position = sampled["document"].to_numpy(), sampled["position"].to_numpy()
     figure = go.Figure(
@@ -45,7 +45,7 @@ def contexts(sampled: xr.Dataset, layer: int) -> go.Figure:
         )
     )
     figure.update_scenes(xaxis_title="first", yaxis_title="second", zaxis_title="third")
-    return styled(figure, f"Context vectors of layer {layer}, coloured by document", height=560)
+    return styled(figure, f"Context vectors of layer {layer}, colored by document", height=560)
 
 
 def singular_values(arrays: xr.Dataset, at_most: int = 60) -> go.Figure:
@@ -80,13 +80,12 @@ def gram_map(arrays: xr.Dataset, layer: int) -> go.Figure:
 
 
 def context_gram(parts: Decomposition, documents: Int[np.ndarray, "c"], layer: int) -> go.Figure:
-    """Cosines between all pos_t and ctx_c, contexts sorted by document: [P C]'[P C], normalised."""
-    order = np.argsort(documents, kind="stable")
-    both: Float[np.ndarray, "n d"] = np.concatenate([parts.pos, parts.ctx[order]])
-    names = [f"position {t}" for t in range(len(parts.pos))] + [f"document {documents[c]}, block {c}" for c in order]
+    """Cosines between all pos_t and ctx_c, contexts sorted by document: [P C]'[P C], normalized."""
+    order, cosines = context_cosines(parts, documents)
+    names = [f"position {t}" for t in range(len(parts.pos))] + [f"document {documents[c]}, sequence {c}" for c in order]
     figure = go.Figure(
         go.Heatmap(
-            z=gram(both),
+            z=cosines,
             zmin=-1,
             zmax=1,
             colorscale=SIGNED,
@@ -95,7 +94,7 @@ def context_gram(parts: Decomposition, documents: Int[np.ndarray, "c"], layer: i
             hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{z:.3f}<extra></extra>",
         )
     )
-    figure.add_hline(len(parts.pos) - 0.5, line_color="grey").add_vline(len(parts.pos) - 0.5, line_color="grey")
+    figure.add_hline(len(parts.pos) - 0.5, line_color="gray").add_vline(len(parts.pos) - 0.5, line_color="gray")
     figure.update_yaxes(autorange="reversed", scaleanchor="x", constrain="domain").update_xaxes(constrain="domain")
     return styled(figure, f"Positions, then contexts by document, layer {layer}", height=620)
 

@@ -1,4 +1,4 @@
-"""The look that all figures share."""
+"""The style of all figures."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 SIGNED = "RdBu_r"
-"""Colours for values around zero: blue below, red above."""
+"""Colors for values around zero: blue below, red above."""
 POSITIVE = "Viridis"
-"""Colours for values from zero up."""
+"""Colors for values from zero up."""
 
 
 def styled(figure: go.Figure, title: str, *, height: int = 480, width: int | None = None) -> go.Figure:
-    """The figure with the house's fonts, margins and title."""
+    """The figure with the common fonts and margins, and a title."""
     return figure.update_layout(
         title=dict(text=title, x=0.01, font_size=16),
         template="plotly_white",
@@ -24,7 +24,7 @@ def styled(figure: go.Figure, title: str, *, height: int = 480, width: int | Non
 
 
 def heat(values: Any, *, signed: bool = True, **options: Any) -> go.Heatmap:
-    """A heat map; signed ones are centred on zero and cut at the 99th percentile, so that one cell hides no others."""
+    """A heat map; the colors of signed values are centered on zero and end at the 99th percentile."""
     values = np.asarray(values, dtype=float)
     finite = np.abs(values[np.isfinite(values)])
     limit = float(np.percentile(finite, 99)) if finite.size and finite.max() > 0 else 1.0

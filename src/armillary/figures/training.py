@@ -1,4 +1,4 @@
-"""A training run over time: loss, attention entropy, the eigenspectrum's scale, and which keys pass a signal."""
+"""Figures of training runs: loss, attention entropy, the eigenspectrum of W_q W_k', and signal propagation."""
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -11,10 +11,10 @@ PANELS = (
     ("entropy", "attention entropy (nats), mean over heads"),
     ("eigen_scale", "scale of the eigenspectrum of W_q W_k'"),
     ("eigen_mean", "mean of the eigenspectrum of W_q W_k'"),
-    ("rho", "share of keys that pass a signal"),
+    ("rho", "share of keys that propagate a signal"),
     ("largest_logit", "largest logit"),
 )
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2")
+COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2")
 
 
 def training_curves(runs: list[RunHistory]) -> go.Figure:
@@ -33,7 +33,7 @@ def training_curves(runs: list[RunHistory]) -> go.Figure:
                 name=run.name,
                 legendgroup=str(number),
                 showlegend=i == 0,
-                line_color=COLOURS[number % len(COLOURS)],
+                line_color=COLORS[number % len(COLORS)],
                 row=i // 2 + 1,
                 col=i % 2 + 1,
             )

@@ -1,7 +1,8 @@
-"""Changes to a model that are taken back: each is a context manager, and the weights are the same bits afterwards."""
+"""Temporary changes to a model: each is a context manager that restores the model bit for bit."""
 
-from armillary.interventions.frequencies import changed_rotary, rotary
+from armillary.anatomy.frequencies import changed_rotary
+from armillary.interventions.frequencies import rotary
 from armillary.interventions.parts import without
-from armillary.interventions.spectra import cut, randomised, scaled
+from armillary.interventions.spectra import cut, randomized, scaled
 
-__all__ = ["changed_rotary", "cut", "randomised", "rotary", "scaled", "without"]
+__all__ = ["changed_rotary", "cut", "randomized", "rotary", "scaled", "without"]

@@ -1,4 +1,4 @@
-"""Which heads an intervention touches, and putting back what it changed."""
+"""Choose the layers and heads that an intervention changes, and restore their weights afterward."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ from armillary.anatomy.weights import LayerWeights
 from armillary.errors import ArmillaryError
 
 Heads = Iterable[int] | Iterable[tuple[int, int]] | None
-"""None for all, head numbers (in every chosen layer), or (layer, head) pairs."""
+"""None for all heads, head numbers (in every chosen layer), or (layer, head) pairs."""
 
 
 @dataclass(frozen=True)
-class Touched:
+class ChosenHeads:
     """One layer with its weights (views of the model's parameters) and the heads to change in it."""
 
     layer: Layer
@@ -26,30 +26,30 @@ class Touched:
 
     @property
     def whole_key_heads(self) -> tuple[int, ...]:
-        """The key heads all of whose queries are chosen."""
+        """The key heads whose query heads are all chosen."""
         group = self.layer.group
         return tuple(g for g in range(self.layer.kv_heads) if all(g * group + i in self.heads for i in range(group)))
 
 
-def touched(model: nn.Module, layers: Iterable[int] | None, heads: Heads) -> list[Touched]:
-    """The chosen layers and heads of a model; a mistake is told before anything is changed."""
+def choose_heads(model: nn.Module, layers: Iterable[int] | None, heads: Heads) -> list[ChosenHeads]:
+    """The chosen layers and heads of a model. Mistakes raise before anything is changed."""
     anatomy = describe(model)
-    anatomy.weights(0)  # says why, for a family without weights
+    anatomy.weights(0)  # raises for a family without an adapter
     numbers = list(range(len(anatomy.layers))) if layers is None else sorted(set(layers))
     pairs = _pairs(anatomy, numbers, heads)
     if not pairs:
-        raise ArmillaryError("no layer or no head was chosen: leave the choice out for all of them")
+        raise ArmillaryError("no layer or no head was chosen", advice="leave out `layers` and `heads` to choose all")
     _refuse_shared(anatomy, {layer for layer, _ in pairs})
     _refuse_copies(model, anatomy, {layer for layer, _ in pairs})
-    found = []
-    seen: set[str] = set()
+    chosen = []
+    seen_blocks: set[str] = set()
     for number in sorted({layer for layer, _ in pairs}):
         layer = anatomy.layers[number]
-        if layer.block not in seen:  # layers that share their weights are changed once
-            seen.add(layer.block)
-            chosen = tuple(sorted(head for at, head in pairs if at == number))
-            found.append(Touched(layer, anatomy.weights(number), chosen))
-    return found
+        if layer.block not in seen_blocks:  # layers that share their weights are changed once
+            seen_blocks.add(layer.block)
+            layer_heads = tuple(sorted(head for pair_layer, head in pairs if pair_layer == number))
+            chosen.append(ChosenHeads(layer, anatomy.weights(number), layer_heads))
+    return chosen
 
 
 def _pairs(anatomy: Anatomy, layers: list[int], heads: Heads) -> set[tuple[int, int]]:
@@ -71,18 +71,19 @@ def _pairs(anatomy: Anatomy, layers: list[int], heads: Heads) -> set[tuple[int, 
 
 
 def _refuse_shared(anatomy: Anatomy, layers: set[int]) -> None:
-    """Layers that share their weights can only be changed together."""
+    """Raise if only some of the layers that share their weights were chosen."""
     for layer in layers:
         block = anatomy.layers[layer].block
         others = [other.index for other in anatomy.layers if other.block == block and other.index not in layers]
         if others:
             raise ArmillaryError(
-                f"layer {layer} shares its weights with layer {others[0]} in this model: choose both, or neither"
+                f"layer {layer} shares its weights with layer {others[0]} in this model",
+                advice="choose both, or neither",
             )
 
 
 def _refuse_copies(model: nn.Module, anatomy: Anatomy, layers: set[int]) -> None:
-    """Weights that are computed cannot be written to, and one parameter in two layers would be changed twice."""
+    """Raise for weights that are computed (not writable), and for a parameter that two layers share."""
     stored = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     owners: dict[tuple[int, int], Layer] = {}
     for layer in anatomy.layers:
@@ -92,8 +93,8 @@ def _refuse_copies(model: nn.Module, anatomy: Anatomy, layers: set[int]) -> None
                 place = (matrix.untyped_storage().data_ptr(), matrix.storage_offset())
                 if layer.index in layers and place[0] not in stored:
                     raise ArmillaryError(
-                        f"W_{part} of layer {layer.index} is computed from other parameters (a parametrisation): "
-                        "it cannot be changed in place; remove the parametrisation first"
+                        f"W_{part} of layer {layer.index} is computed from other parameters (a parametrization)",
+                        advice="it cannot be changed in place; remove the parametrization first",
                     )
                 owner = owners.setdefault(place, layer)
                 if owner.block != layer.block and {owner.index, layer.index} & layers:
@@ -110,13 +111,13 @@ def tensors_of(weights: LayerWeights, part: str, head: int) -> list[Tensor]:
 
 @contextmanager
 def restored(tensors: list[Tensor], change: Callable[[], None]) -> Iterator[None]:
-    """Keep copies, make the change, and write the copies back at the end, whatever happens in between."""
-    kept = [tensor.clone() for tensor in tensors]
+    """Apply the change; restore the tensors from copies at the end, also after an exception."""
+    copies = [tensor.clone() for tensor in tensors]
     try:
         with torch.no_grad():
             change()
         yield
     finally:
         with torch.no_grad():
-            for tensor, copy in zip(tensors, kept, strict=True):
+            for tensor, copy in zip(tensors, copies, strict=True):
                 tensor.copy_(copy)

@@ -1,4 +1,4 @@
-"""Take the positional or the content part out of what a layer reads."""
+"""Remove the positional part or the content part from the input of chosen layers."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from armillary.anatomy.layout import find_stack
 from armillary.anatomy.source import describe
-from armillary.errors import ArmillaryError
-from armillary.layout import find_stack
+from armillary.errors import ArmillaryError, unknown
+from armillary.lenses.constituents import means_of
 from armillary.streams.constituents import Means
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 Part = Literal["position", "content"]
 
@@ -22,22 +23,22 @@ Part = Literal["position", "content"]
 def without(
     model: nn.Module, part: Part, means: "Atlas | Means", *, layers: Iterable[int] | None = None
 ) -> Iterator[nn.Module]:
-    """The chosen layers' attention reads x without its positional part p_t, or without its content x - m - p_t.
+    """The attention of the chosen layers reads x without its positional part p_t, or without its content x - m - p_t.
 
     x = m + p_t + v with the mean m and positional means p_t of an atlas of this model, so `position` leaves m + v and
-    `content` leaves m + p_t; q, k and v all see it. The first `skip` positions of the atlas (attention sinks) are left
-    as they are. Texts may be as long as the atlas's blocks. No weight is touched.
+    `content` leaves m + p_t, for q, k and v alike. The first `skip` positions of the atlas (attention sinks) do not
+    change. Texts may be as long as the sequences of the atlas. Weights do not change.
     """
     if part not in ("position", "content"):
-        raise ArmillaryError(f"there is no part {part!r} to remove: there are 'position' and 'content'")
-    known = means if isinstance(means, Means) else _means_of(means)
+        raise unknown("part", part, ("position", "content"))
+    layer_means = means if isinstance(means, Means) else means_of(means)
     anatomy = describe(model)
     if anatomy.missing:
-        raise ArmillaryError(f"what the layers of this model read is not known: {anatomy.missing}")
+        raise ArmillaryError(f"the inputs of this model's layers are not known: {anatomy.missing}")
     stack = find_stack(model, anatomy)
-    if len(known.mean) != len(anatomy.layers):
+    if len(layer_means.mean) != len(anatomy.layers):
         raise ArmillaryError(
-            f"the atlas is of a model of {len(known.mean)} layers, but this one has {len(anatomy.layers)}"
+            f"the atlas is of a model with {len(layer_means.mean)} layers, but this one has {len(anatomy.layers)}"
         )
     chosen = set(range(len(anatomy.layers)) if layers is None else layers)
     for layer in chosen:
@@ -45,11 +46,13 @@ def without(
             raise ArmillaryError(f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}")
     calls: dict[int, int] = {}
     with ExitStack() as hooks:
-        starts = model.register_forward_pre_hook(lambda *_: calls.clear())
-        hooks.callback(starts.remove)
+        start_hook = model.register_forward_pre_hook(lambda *_: calls.clear())
+        hooks.callback(start_hook.remove)
         for module in model.modules():
             if stack.may_attend(module):
-                hook = module.register_forward_pre_hook(_replacer(stack, calls, chosen, part, known), with_kwargs=True)
+                hook = module.register_forward_pre_hook(
+                    _replacer(stack, calls, chosen, part, layer_means), with_kwargs=True
+                )
                 hooks.callback(hook.remove)
         yield model
 
@@ -60,38 +63,34 @@ def _replacer(stack: Any, calls: dict[int, int], chosen: set[int], part: Part, m
         if layer not in chosen:
             return args, kwargs
         _refuse_cache(layer, kwargs)
-        named = "hidden_states" in kwargs
-        x = kwargs["hidden_states"] if named else args[0]
+        by_keyword = "hidden_states" in kwargs
+        x = kwargs["hidden_states"] if by_keyword else args[0]
         changed = _changed(x, layer, part, means)
-        return (args, {**kwargs, "hidden_states": changed}) if named else ((changed, *args[1:]), kwargs)
+        return (args, {**kwargs, "hidden_states": changed}) if by_keyword else ((changed, *args[1:]), kwargs)
 
     return replace
 
 
 def _refuse_cache(layer: int, kwargs: dict[str, Any]) -> None:
-    """Of a text that continues what is in a cache, the positions are not known here."""
+    """Raise for a text that continues a cache: its positions are not known here."""
     for value in kwargs.values():
         length = getattr(value, "get_seq_length", None)
         if callable(length) and length(layer) > 0:
-            raise ArmillaryError("parts are removed from whole texts: run the model with use_cache=False")
+            raise ArmillaryError(
+                "parts can be removed only from whole texts", advice="run the model with use_cache=False"
+            )
 
 
 def _changed(x: Tensor, layer: int, part: Part, means: Means) -> Tensor:
     mean, pos = means.mean[layer], means.pos[layer]
     if x.shape[1] > len(pos):
         raise ArmillaryError(
-            f"the text has {x.shape[1]} tokens, but the atlas knows the means of {len(pos)} positions: "
-            f"cut it, or scan with --length {x.shape[1]}"
+            f"the text has {x.shape[1]} tokens, but the atlas has the means of {len(pos)} positions",
+            advice=f"cut it, or scan with `length={x.shape[1]}`",
         )
     if x.shape[-1] != len(mean):
-        raise ArmillaryError(f"the atlas is of a model of width {len(mean)}, but this one has {x.shape[-1]}")
-    here = pos[: x.shape[1]].to(x.device)
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    changed = wide - here if part == "position" else (mean.to(x.device) + here).expand_as(wide)
+        raise ArmillaryError(f"the atlas is of a model with width {len(mean)}, but this one has {x.shape[-1]}")
+    p = pos[: x.shape[1]].to(x.device)
+    x_wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    changed = x_wide - p if part == "position" else (mean.to(x.device) + p).expand_as(x_wide)
     return torch.cat([x[:, : means.skip], changed[:, means.skip :].to(x.dtype)], 1)
-
-
-def _means_of(atlas: "Atlas") -> Means:
-    from armillary.lenses.constituents import means_of
-
-    return means_of(atlas)

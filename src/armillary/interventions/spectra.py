@@ -1,4 +1,4 @@
-"""Surgery on the spectra of W_q and W_k (Wertich): scale them, cut them, or put noise in their place."""
+"""Change the spectra of W_q and W_k (Wertich): scale them, truncate them, or replace them by noise."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from armillary.errors import ArmillaryError
-from armillary.interventions.chosen import Heads, Touched, restored, tensors_of, touched
+from armillary.interventions.chosen import ChosenHeads, Heads, choose_heads, restored, tensors_of
 
 Kept = Literal["shape", "norm", "spectrum"]
 PARTS = ("q", "k", "v", "o")
@@ -19,22 +19,22 @@ PARTS = ("q", "k", "v", "o")
 def scaled(
     model: nn.Module, alpha: float, *, layers: Iterable[int] | None = None, heads: Heads = None
 ) -> Iterator[nn.Module]:
-    """All singular values of W_q and W_k times alpha, biases too, so that q.k is multiplied by alpha^2 exactly.
+    """Multiply W_q and W_k, with their biases, by alpha, so that q.k is multiplied by alpha^2 exactly.
 
-    Where only some of the queries of a shared key head are chosen, W_q alone is multiplied, by alpha^2. A model that
-    normalises q and k after the projection would not notice: it is refused.
+    If only some of the queries of a shared key head are chosen, W_q alone is multiplied, by alpha^2. Models that
+    normalize q and k after the projection are refused, since scaling would have no effect.
     """
     if not alpha == alpha or alpha in (float("inf"), float("-inf")):
-        raise ArmillaryError(f"a spectrum cannot be scaled by {alpha}: give a finite number")
-    found = touched(model, layers, heads)
-    if any(one.layer.qk_norm is not None for one in found):
+        raise ArmillaryError(f"a spectrum cannot be scaled by {alpha}", advice="give a finite number")
+    chosen = choose_heads(model, layers, heads)
+    if any(layer.layer.qk_norm is not None for layer in chosen):
         raise ArmillaryError(
-            "this model normalises q and k after the projection, so scaling W_q and W_k changes nothing: "
-            "randomise or cut their spectra instead"
+            "this model normalizes q and k after the projection, so scaling W_q and W_k changes nothing",
+            advice="randomize or cut their spectra instead",
         )
-    if any(one.layer.clip_qkv is not None for one in found):
+    if any(layer.layer.clip_qkv is not None for layer in chosen):
         raise ArmillaryError("this model clips q and k, so scaling W_q and W_k does not scale their products")
-    factors = [pair for one in found for pair in _scaled_tensors(one, alpha)]
+    factors = [scaling for layer in chosen for scaling in _scaled_tensors(layer, alpha)]
 
     def change() -> None:
         for tensor, factor in factors:
@@ -44,15 +44,15 @@ def scaled(
         yield model
 
 
-def _scaled_tensors(one: Touched, alpha: float) -> list[tuple[Tensor, float]]:
-    whole = one.whole_key_heads
-    found = []
-    for head in one.heads:
-        factor = alpha if one.layer.kv_head(head) in whole else alpha**2
-        found += [(tensor, factor) for tensor in tensors_of(one.weights, "q", head)]
-    for key_head in whole:
-        found += [(tensor, alpha) for tensor in tensors_of(one.weights, "k", key_head)]
-    return found
+def _scaled_tensors(chosen: ChosenHeads, alpha: float) -> list[tuple[Tensor, float]]:
+    key_heads = chosen.whole_key_heads
+    scalings = []
+    for head in chosen.heads:
+        factor = alpha if chosen.layer.kv_head(head) in key_heads else alpha**2
+        scalings += [(tensor, factor) for tensor in tensors_of(chosen.weights, "q", head)]
+    for key_head in key_heads:
+        scalings += [(tensor, alpha) for tensor in tensors_of(chosen.weights, "k", key_head)]
+    return scalings
 
 
 @contextmanager
@@ -67,19 +67,19 @@ def cut(
 ) -> Iterator[nn.Module]:
     """Keep the `rank` largest singular values of every chosen head's matrix, or (keep="rest") all but those.
 
-    A key or value head is cut where all of its queries are chosen.
+    A key or value head is cut only if all of its queries are chosen.
     """
     if rank < 0:
-        raise ArmillaryError(f"a matrix cannot keep {rank} singular values: give 0 or more")
+        raise ArmillaryError(f"a matrix cannot keep {rank} singular values", advice="give 0 or more")
     if keep not in ("top", "rest"):
-        raise ArmillaryError(f"keep={keep!r} is not known: it can be 'top' or 'rest'")
-    matrices = _matrices(touched(model, layers, heads), parts)
+        raise ArmillaryError(f"keep={keep!r} is not known", advice="it can be 'top' or 'rest'")
+    matrices = _matrices(choose_heads(model, layers, heads), parts)
 
     def change() -> None:
         for matrix in matrices:
             u, s, v = torch.linalg.svd(matrix.double(), full_matrices=False)
-            kept = torch.arange(len(s), device=s.device) < rank
-            s = s * (kept if keep == "top" else ~kept)
+            top = torch.arange(len(s), device=s.device) < rank
+            s = s * (top if keep == "top" else ~top)
             matrix.copy_((u * s) @ v)
 
     with restored(matrices, change):
@@ -87,7 +87,7 @@ def cut(
 
 
 @contextmanager
-def randomised(
+def randomized(
     model: nn.Module,
     *,
     keep: Kept = "norm",
@@ -96,14 +96,14 @@ def randomised(
     layers: Iterable[int] | None = None,
     heads: Heads = None,
 ) -> Iterator[nn.Module]:
-    """Random matrices in place of the chosen heads' ones. `keep` says what of them stays.
+    """Replace the matrices of the chosen heads by random ones; `keep` is what they have in common.
 
     "shape": Gaussian entries of Xavier variance; "norm": Gaussian with the head's Frobenius norm; "spectrum": the
-    head's own singular values between random orthogonal bases. Biases stay.
+    head's own singular values with random orthogonal bases. Biases do not change.
     """
     if keep not in ("shape", "norm", "spectrum"):
-        raise ArmillaryError(f"keep={keep!r} is not known: it can be 'shape', 'norm' or 'spectrum'")
-    matrices = _matrices(touched(model, layers, heads), parts)
+        raise ArmillaryError(f"keep={keep!r} is not known", advice="it can be 'shape', 'norm' or 'spectrum'")
+    matrices = _matrices(choose_heads(model, layers, heads), parts)
     generator = torch.Generator().manual_seed(seed)
 
     def change() -> None:
@@ -115,7 +115,7 @@ def randomised(
 
 
 def random_matrix(matrix: Float[Tensor, "n m"], keep: Kept, generator: torch.Generator) -> Float[Tensor, "n m"]:
-    """A random matrix that shares its shape, its norm or its singular values with this one."""
+    """A random matrix with the shape, the norm or the singular values of `matrix`."""
     n, m = matrix.shape
     noise: Tensor = torch.randn(n, m, generator=generator, dtype=torch.float64).to(matrix.device)
     if keep == "shape":
@@ -135,17 +135,21 @@ def haar(n: int, k: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
     return signed
 
 
-def _matrices(found: list[Touched], parts: Iterable[str]) -> list[Tensor]:
-    """The matrices of these parts, each once: a key or value head where all of its queries are chosen."""
-    chosen = tuple(parts)
-    unknown = [part for part in chosen if part not in PARTS]
-    if unknown or not chosen:
-        raise ArmillaryError(f"parts {', '.join(chosen) or '(none)'} are not known: there are {', '.join(PARTS)}")
+def _matrices(chosen: list[ChosenHeads], parts: Iterable[str]) -> list[Tensor]:
+    """The matrices of these parts, each once; of key and value heads those whose queries are all chosen."""
+    names = tuple(parts)
+    unknown = [part for part in names if part not in PARTS]
+    if unknown or not names:
+        raise ArmillaryError(
+            f"parts {', '.join(names) or '(none)'} are not known", advice=f"there are {', '.join(PARTS)}"
+        )
     matrices = []
-    for one in found:
-        for part in chosen:
-            numbers = one.heads if part in ("q", "o") else one.whole_key_heads
-            matrices += [getattr(one.weights, part)[number] for number in numbers]
+    for layer in chosen:
+        for part in names:
+            numbers = layer.heads if part in ("q", "o") else layer.whole_key_heads
+            matrices += [getattr(layer.weights, part)[number] for number in numbers]
     if not matrices:
-        raise ArmillaryError("the chosen heads share their keys and values with others: choose all heads of a group")
+        raise ArmillaryError(
+            "the chosen heads share their keys and values with others", advice="choose all heads of a group"
+        )
     return matrices

@@ -1,1 +1,1 @@
-"""From an Atlas to what its numbers mean. A lens never runs a model."""
+"""Turns the arrays of an atlas into tables of measures. A lens never runs a model."""

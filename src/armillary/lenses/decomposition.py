@@ -9,7 +9,7 @@ from jaxtyping import Float
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Decomposition:
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Shares of the total sum of squares that pos, ctx and resid have; they add to 1."""
+        """Shares of pos, ctx and resid in the total sum of squares; they add to 1."""
         positions, sequences = len(self.pos), len(self.ctx)
-        if self.total == 0 or sequences < 2:  # of one sequence, position and content cannot be told apart
+        if self.total == 0 or sequences < 2:  # one sequence cannot separate position from content
             return (np.nan, np.nan, np.nan)
         pos = sequences * np.square(self.pos).sum() / self.total
         ctx = positions * np.square(self.ctx).sum() / self.total
@@ -38,11 +38,13 @@ class Decomposition:
 def decompose(atlas: "Atlas", layer: int, group: str = "residual") -> Decomposition:
     """The parts of the residual stream (or of the attention input, group 'input') at a layer."""
     if "positions" not in atlas.settings["streams"]:
-        raise ArmillaryError("this atlas was scanned without means by position: scan with --streams positions,...")
-    found, skip = atlas.group(group).isel(layer=layer), atlas.settings["skip"]
-    mean = found["position_mean"].to_numpy()[skip:]
+        raise ArmillaryError(
+            "this atlas was scanned without means by position", advice="scan with `streams=positions,...`"
+        )
+    arrays, skip = atlas.group(group).isel(layer=layer), atlas.settings["skip"]
+    mean = arrays["position_mean"].to_numpy()[skip:]
     mu = mean.mean(0)
     pos = mean - mu
-    ctx = found["sequence_mean"].to_numpy() - mu
-    total = found["position_scatter"].to_numpy()[skip:].sum() + len(ctx) * np.square(pos).sum()
+    ctx = arrays["sequence_mean"].to_numpy() - mu
+    total = arrays["position_scatter"].to_numpy()[skip:].sum() + len(ctx) * np.square(pos).sum()
     return Decomposition(mu, pos, ctx, float(total))

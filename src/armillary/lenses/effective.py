@@ -1,13 +1,13 @@
-"""W_q W_k' as the logits see it in models that normalise q and k: gains folded in, divided by the norms.
+"""The effective W_q W_k' of models that normalize q and k: gains folded in, divided by the norms.
 
 Such a model computes q = N(x W_q) g / rms(N(x W_q)) with N the identity (RMS norm) or the subtraction of the channels'
-mean (layer norm), and k alike. N and the gain g are linear, so they belong to the weights; 1 / rms differs from token
-to token and is taken at its mean. The logits are then about scale x_i' W x_j with
+mean (layer norm), and k alike. N and the gain g are linear, so they are folded into the weights; 1 / rms differs from
+token to token and is replaced by its mean. The logits are then about scale x_i' W x_j with
 
     W = s_q s_k (W_q N g_q) (W_k N g_k)',     s = mean of 1 / rms.
 
-Without a text, s is 1 / rms of an x of unit covariance, where the mean square of q is |W_q N|_F^2 over its channels. So
-the scale of W_q and W_k does not matter, as in the model.
+Without a text, s is 1 / rms for x of unit covariance, where the mean square of q is |W_q N|_F^2 / channels. So the
+scale of W_q and W_k does not matter, as in the model.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from armillary.theory.random_matrix import alignment_z
 
 @dataclass(frozen=True)
 class EffectiveProduct:
-    """Of every head: the spectrum of the effective W for x of unit covariance, s_q s_k there, and the alignment."""
+    """For every head: the spectrum of the effective W for x of unit covariance, its s_q s_k, and the alignment z."""
 
     qk: ProductSpectrum
     norm_scale: Float[np.ndarray, "head"]
@@ -33,7 +33,7 @@ class EffectiveProduct:
 
 
 def effective_product(layer: Layer, weights: LayerWeights) -> EffectiveProduct:
-    """The effective W_q W_k' of a layer's heads; that of the weights themselves where q and k are not normalised."""
+    """The effective W_q W_k' of a layer's heads; W_q W_k' itself where q and k are not normalized."""
     q, q_scale = folded(layer.qk_norm, weights.q, weights.q_norm)
     k, k_scale = folded(layer.qk_norm, weights.k, weights.k_norm)
     key_head = [layer.kv_head(a) for a in range(layer.heads)]
@@ -51,9 +51,9 @@ def effective_product(layer: Layer, weights: LayerWeights) -> EffectiveProduct:
 def folded(
     norm: QKNorm | None, matrices: tuple[Float[Tensor, "d e"], ...], weights: NormWeights | None
 ) -> tuple[list[Float[Tensor, "d e"]], list[float]]:
-    """The heads' matrices with the norm's mean taken out and its gain folded in, and 1 / rms for x of unit covariance.
+    """The heads' matrices with N and the gain folded in, and 1 / rms for x of unit covariance.
 
-    Layer norm takes from every channel the mean of the head's channels, or of all heads' where it is over all.
+    Layer norm subtracts the mean over the head's channels, or over all heads' channels if `norm.over` is 'all'.
     """
     wide = [matrix.double() for matrix in matrices]
     if norm is None:

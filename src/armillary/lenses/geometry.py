@@ -1,4 +1,4 @@
-"""What a head's weights do to the positional basis: its argmax, its smoothness, and the dissection of W_q W_k'."""
+"""How a head's weights act on the positional basis: argmax ratio, smoothness of P W P', dissection of W_q W_k'."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,17 +9,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.rebuild import parts_of_queries_and_keys
+from armillary.lenses.decomposition import decompose
+from armillary.observe.rebuild import parts_of_queries_and_keys
+from armillary.observe.view import grouped_products
 from armillary.streams.constituents import Means
 from armillary.theory.smoothness import dct_energy
-from armillary.view import grouped_products
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 FREQUENCIES = (1, 3, 5, 10)
 POSITIONS_AT_MOST = 512
-"""DCT energies are of matrices of at most this many positions (evenly spaced beyond)."""
+"""DCT energies use at most this many positions; longer texts are subsampled evenly."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class HeadGeometry:
 def head_geometry(anatomy: Anatomy, means: Means, skip: int) -> HeadGeometry:
     """argmax ratio: the fraction of positions t whose largest [(P+m) W (P+m)']_{t,t'}, t' <= t, is at t' = t.
 
-    With rotary encodings the matrices are rotated, as the model does. Kept positions only.
+    Queries and keys are rotated as in the model. Kept positions only.
     """
     ratios, pwp, pp = [], [], []
     length = means.pos.shape[1]
@@ -57,7 +58,7 @@ def argmax_ratio(
 ) -> Float[np.ndarray, "head"]:
     """The fraction of rows t whose largest q_t.k_t', t' <= t, is at t' = t; a block of rows at a time.
 
-    Missing where no row has a largest one, as when W_q is zero.
+    NaN where all logits of every row are equal, as when W_q is zero.
     """
     length, hits = q.shape[2], torch.zeros(q.shape[1], device=q.device)
     varies = torch.zeros(q.shape[1], dtype=torch.bool, device=q.device)
@@ -89,11 +90,10 @@ class Dissection:
 
 
 def dissect(atlas: "Atlas", anatomy: Anatomy, layer: int, head: int, k: int = 20, shown: int = 60) -> Dissection:
-    """Song's dissection of a head's W_q W_k' / sqrt(d_head). Builds the d x d matrix, for the picture."""
-    from armillary.lenses.decomposition import decompose
-
-    here, weights = anatomy.layers[layer], anatomy.weights(layer)
-    w = (weights.q[head].double() @ weights.k[here.kv_head(head)].double().T).cpu().numpy() * (here.scale or 1.0)
+    """Song's dissection of a head's W_q W_k' / sqrt(d_head). Forms the d x d matrix, since the figure shows it."""
+    description, weights = anatomy.layers[layer], anatomy.weights(layer)
+    key = weights.k[description.kv_head(head)].double()
+    w = (weights.q[head].double() @ key.T).cpu().numpy() * (description.scale or 1.0)
     diagonal = w.diagonal().copy()
     vectors = np.linalg.svd(decompose(atlas, layer, "input").pos, full_matrices=True)[2].T
     rotated = vectors.T @ (w - np.diag(diagonal)) @ vectors

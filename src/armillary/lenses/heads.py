@@ -5,28 +5,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+from armillary.atlas.columns import declared
 
-FROM_ATTENTION = (
-    *("entropy", "entropy_norm", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance"),
-    *("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis", "rank_one_distance"),
-)
+if TYPE_CHECKING:
+    from armillary.atlas.atlas import Atlas
 
 
 def head_columns(atlas: "Atlas") -> pd.DataFrame:
-    """Entropy, masses, distance and logit moments of every head, from the scan's attention statistics."""
-    layers = atlas.attrs["anatomy"]["layers"]
-    rows = [(layer["index"], head) for layer in layers for head in range(layer["heads"])]
+    """Columns that are arrays of the atlas as they are (entropy, masses, distances, logit moments), a row per head."""
+    layers = atlas.anatomy.layers
+    rows = [(layer.index, head) for layer in layers for head in range(layer.heads)]
     table = pd.DataFrame(rows, columns=["layer", "head"])
-    groups = np.array([layers[layer]["heads"] // layers[layer]["kv_heads"] for layer, _ in rows])
+    groups = np.array([layers[layer].group for layer, _ in rows])
     table["kv_head"] = table["head"] // groups
-    if "attention" not in atlas.settings["streams"]:
-        return table
-    found = atlas.group("attention")
-    for name in FROM_ATTENTION:
-        table[name] = found[name].to_numpy().reshape(-1)
-    table["mixed_tokens"] = np.exp(table["entropy"])
-    if not any(layer["sinks"] for layer in layers):
+    for column in declared("heads"):
+        if column.array and _has(atlas, column.array):
+            group, _, name = column.array.partition("/")
+            table[column.name] = atlas.group(group)[name].to_numpy().reshape(-1)
+    if "entropy" in table:
+        table["mixed_tokens"] = np.exp(table["entropy"])
+    if "sink_mass" in table and not any(layer.sinks for layer in layers):
         table = table.drop(columns="sink_mass")
     return table
+
+
+def _has(atlas: "Atlas", array: str) -> bool:
+    """Whether the atlas has the array GROUP/NAME."""
+    group, _, name = array.partition("/")
+    return atlas.has(group) and name in atlas.group(group)

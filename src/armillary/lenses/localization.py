@@ -1,4 +1,4 @@
-"""Where a head's attention can pass a signal: the spectrum's mean and scale, its regime, rho predicted and observed."""
+"""Signal propagation through a head: xi and eta of its spectrum, its regime, rho predicted and observed."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +10,23 @@ from armillary.errors import ArmillaryError
 from armillary.theory.localization import Regime, Spectrum, exact_rho, spectrum_regime
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 
 def head_columns(atlas: "Atlas") -> pd.DataFrame:
     """xi, eta, r and regime of every head from its weights (Sigma = I), and with the measured Sigma as *_data.
 
     xi = tr(W)/sqrt(tr(W^2)), eta = scale sqrt(tr(W^2)) with W = W_QK Sigma; missing, and the regime with them, where
-    tr(W^2) <= 0, which a W that is not symmetric can have. Where q and k are normalised, W_QK is the effective product
+    tr(W^2) <= 0, which a W that is not symmetric can have. Where q and k are normalized, W_QK is the effective product
     (lenses/effective.py). Sigma is the covariance of x_{t+1} - x_t (an atlas with the stream 'lags'). Rotary heads are
-    taken at distance 0. least_entropy: what logits of the observed norms could have at least. rho_fit, rho_error: how
-    well the observed rho is foretold (fit_columns).
+    evaluated at distance 0. least_entropy: the lowest entropy possible with logits of the observed norms. rho_fit,
+    rho_error: how well rho is predicted (fit_columns).
     """
     if not atlas.has("spectral"):
         return pd.DataFrame()
     columns: dict[str, Any] = {}
-    measured = {"": weight_spectra(atlas), **({"_data": data_spectra(atlas)} if atlas.has("pairs") else {})}
-    for suffix, spectra in measured.items():
+    spectra_by_suffix = {"": weight_spectra(atlas), **({"_data": data_spectra(atlas)} if atlas.has("pairs") else {})}
+    for suffix, spectra in spectra_by_suffix.items():
         columns |= {
             f"xi{suffix}": [spectrum.xi for spectrum in spectra],
             f"eta{suffix}": [spectrum.eta for spectrum in spectra],
@@ -36,48 +36,48 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     table = pd.concat([pd.DataFrame(columns), fit_columns(atlas)], axis=1)
     if "attention" in atlas.settings["streams"] and "least_entropy" in atlas.group("attention"):
         least = atlas.group("attention")["least_entropy"].to_numpy().reshape(-1)
-        sinks = [layer["sinks"] for layer in atlas.attrs["anatomy"]["layers"] for _ in range(layer["heads"])]
+        sinks = [layer.sinks for layer in atlas.anatomy.layers for _ in range(layer.heads)]
         table["least_entropy"] = np.where(sinks, np.nan, least)
     return table
 
 
 def scales(atlas: "Atlas") -> Float[np.ndarray, "layer head"]:
     """1 / lambda of every head: the scale of its logits."""
-    layers = atlas.attrs["anatomy"]["layers"]
-    return np.array([[layer["scale"]] * layer["heads"] for layer in layers], dtype=np.float64)
+    layers = atlas.anatomy.layers
+    return np.array([[layer.scale] * layer.heads for layer in layers], dtype=np.float64)
 
 
 def head_regime(spectrum: Spectrum) -> Regime:
-    """The regime of a head; none where xi or eta do not exist."""
+    """The regime of a head; '' where xi or eta do not exist."""
     return spectrum_regime(spectrum) if np.isfinite([spectrum.xi, spectrum.eta]).all() else ""
 
 
 def is_effective(atlas: "Atlas") -> bool:
-    """Whether q and k are normalised, so that xi, eta and the regime are those of the effective product."""
+    """Whether q and k are normalized, so that xi, eta and the regime are those of the effective product."""
     return "qk_effective_trace" in atlas.group("spectral")
 
 
 EFFECTIVE = (
-    "q and k of this model are normalised: xi, eta and the regime are those of the effective W_q W_k', with the norm's "
+    "q and k of this model are normalized: xi, eta and the regime are those of the effective W_q W_k', with the norm's "
     "gains folded in and divided by the norms that an input of unit covariance has."
 )
 
 
 def weight_spectra(atlas: "Atlas") -> list[Spectrum]:
     """The spectrum of every head with Sigma = I, in the order of the heads table; of the effective product if any."""
-    found = atlas.group("spectral")
+    arrays = atlas.group("spectral")
     product = "qk_effective" if is_effective(atlas) else "qk"
-    trace, frobenius, share = (found[f"{product}_{name}"].to_numpy() for name in ("trace", "fro", "symmetric_share"))
-    square = np.where(frobenius > 0, (2 * share - 1) * frobenius**2, 0.0 * frobenius)  # W = 0 has no share
+    trace, frobenius, share = (arrays[f"{product}_{name}"].to_numpy() for name in ("trace", "fro", "symmetric_share"))
+    square = np.where(frobenius > 0, (2 * share - 1) * frobenius**2, 0.0 * frobenius)  # the share of W = 0 is NaN
     return _spectra(trace, square, frobenius**2, scales(atlas))
 
 
 def data_spectra(atlas: "Atlas") -> list[Spectrum]:
-    """The same with Sigma = Cov(x_{t+1} - x_t): tr(W Sigma) is the mean product of a query's step with a key's step."""
-    found = atlas.group("pairs")
-    group = found.sizes["head"] // found.sizes["kv_head"]
-    crossed, queries = found["step_kq"].to_numpy(), found["step_q"].to_numpy()
-    keys = np.repeat(found["step_k"].to_numpy(), group, axis=1)
+    """The same with Sigma = Cov(x_{t+1} - x_t): tr(W Sigma) is the mean product of the steps of query and key."""
+    arrays = atlas.group("pairs")
+    group = arrays.sizes["head"] // arrays.sizes["kv_head"]
+    crossed, queries = arrays["step_kq"].to_numpy(), arrays["step_q"].to_numpy()
+    keys = np.repeat(arrays["step_k"].to_numpy(), group, axis=1)
     trace = np.trace(crossed, axis1=-2, axis2=-1)
     square = (crossed * crossed.swapaxes(-1, -2)).sum((-2, -1))
     return _spectra(trace, square, (queries * keys).sum((-2, -1)), scales(atlas))
@@ -96,43 +96,48 @@ def _spectra(
 def propagation_table(atlas: "Atlas") -> pd.DataFrame:
     """rho by place (oldest key 0 to newest 1) of every head: observed, and predicted for a random walk.
 
-    `predicted` uses the weights alone, `predicted_data` the measured Sigma; both the exact law of a text of as many
-    keys as the rows had. Causal heads only: the law asks about the last token.
+    `predicted` uses the weights alone, `predicted_data` the measured Sigma; both use the exact formula for as many keys
+    as the observed rows had. Causal heads only: the formula is about the last token.
     """
     if not atlas.has("attention") or "rho" not in atlas.group("attention"):
-        raise ArmillaryError("this atlas has no observed propagation: scan with the stream 'attention'")
+        raise ArmillaryError("this atlas has no observed propagation", advice="scan with the stream 'attention'")
     if not atlas.has("spectral"):
-        raise ArmillaryError(f"propagation cannot be predicted: {atlas.attrs['anatomy']['missing']}")
+        raise ArmillaryError(f"propagation cannot be predicted: {atlas.anatomy.missing}")
     curves = rho_curves(atlas)
     layers, heads, count = curves["observed"].shape
-    layer, head, place = np.meshgrid(np.arange(layers), np.arange(heads), _places(count), indexing="ij")
+    layer, head, place = np.meshgrid(np.arange(layers), np.arange(heads), places(count), indexing="ij")
     columns = {"layer": layer, "head": head, "place": place, **curves}
     return pd.DataFrame({name: values.ravel() for name, values in columns.items()})
 
 
 def rho_curves(atlas: "Atlas") -> dict[str, Float[np.ndarray, "layer head place"]]:
-    """rho by place: observed (missing in heads that are not causal), predicted and predicted_data where they can be."""
-    found = atlas.group("attention")
-    seen, keys = found["rho"].to_numpy(), found["rho_keys"].to_numpy().reshape(-1)
-    causal = np.array([bool(layer["causal"]) for layer in atlas.attrs["anatomy"]["layers"]])
-    curves = {"observed": np.where(causal[:, None, None], seen, np.nan)}
+    """rho by place: observed (NaN in heads that are not causal), predicted and predicted_data where available."""
+    attention = atlas.group("attention")
+    rho, keys = attention["rho"].to_numpy(), attention["rho_keys"].to_numpy().reshape(-1)
+    causal = np.array([bool(layer.causal) for layer in atlas.anatomy.layers])
+    curves = {"observed": np.where(causal[:, None, None], rho, np.nan)}
     spectra = {"predicted": weight_spectra(atlas)} if atlas.has("spectral") else {}
     if atlas.has("pairs"):
         spectra["predicted_data"] = data_spectra(atlas)
-    places = _places(seen.shape[-1])
-    for name, each in spectra.items():
+    middles = places(rho.shape[-1])
+    for name, by_head in spectra.items():
         rows = [
-            _at_places(exact_rho(spectrum, max(2, round(count))), places) if np.isfinite(count) else places * np.nan
-            for spectrum, count in zip(each, keys.tolist(), strict=True)
+            _at_places(exact_rho(spectrum, max(2, round(count))), middles) if np.isfinite(count) else middles * np.nan
+            for spectrum, count in zip(by_head, keys.tolist(), strict=True)
         ]
-        curves[name] = np.array(rows).reshape(seen.shape)
+        curves[name] = np.array(rows).reshape(rho.shape)
     return curves
+
+
+def layer_curve(table: pd.DataFrame, layer: int, name: str) -> pd.Series:
+    """A column of propagation_table by place, mean over the heads of a layer."""
+    return table[table["layer"] == layer].groupby("place")[name].mean()
 
 
 def fit_columns(atlas: "Atlas") -> pd.DataFrame:
     """rho_fit: correlation over places of the observed rho with the predicted one; rho_error: root mean square of their
-    difference; rho_chance: mean correlation with the predictions for the other heads, which is what a prediction that
-    knows nothing of its head would reach. The same with the measured Sigma as *_data.
+    difference; rho_chance: mean correlation with the predictions for the other heads, a baseline for rho_fit. The same
+    with the measured Sigma as *_data.
 
     A correlation is missing where either curve is flat.
     """
@@ -145,9 +150,9 @@ def fit_columns(atlas: "Atlas") -> pd.DataFrame:
     columns: dict[str, Any] = {}
     for name, predicted in curves.items():
         suffix = name.removeprefix("predicted")
-        every = _standard(observed) @ _standard(predicted).T / observed.shape[-1]
-        own = np.diagonal(every)
-        others = np.where(np.eye(len(every), dtype=bool), np.nan, every)
+        correlations = _standard(observed) @ _standard(predicted).T / observed.shape[-1]
+        own = np.diagonal(correlations)
+        others = np.where(np.eye(len(correlations), dtype=bool), np.nan, correlations)
         known = np.isfinite(others)
         total, count = np.where(known, others, 0.0).sum(1), known.sum(1)
         columns |= {
@@ -159,39 +164,42 @@ def fit_columns(atlas: "Atlas") -> pd.DataFrame:
 
 
 FLAT = 1e-6
-"""A curve that varies by less than this has no correlation."""
+"""Curves with a standard deviation below this are flat: their correlation is NaN."""
 
 
 def _standard(curves: Float[np.ndarray, "head place"]) -> Float[np.ndarray, "head place"]:
-    """Less their mean, over their standard deviation; NaN for curves that are flat."""
-    centred = curves - curves.mean(1, keepdims=True)
-    spread = np.sqrt(np.square(centred).mean(1, keepdims=True))
-    return np.asarray(np.divide(centred, spread, out=np.full_like(centred, np.nan), where=spread > FLAT))
+    """Curves minus their mean, over their standard deviation; NaN for flat curves."""
+    centered = curves - curves.mean(1, keepdims=True)
+    spread = np.sqrt(np.square(centered).mean(1, keepdims=True))
+    return np.asarray(np.divide(centered, spread, out=np.full_like(centered, np.nan), where=spread > FLAT))
 
 
 def fit_sentence(atlas: "Atlas") -> str:
-    """How well rho is foretold, in a sentence; '' where nothing was observed."""
-    found = fit_columns(atlas)
-    if found.empty:
+    """How well rho is predicted, in a sentence; '' where nothing was observed."""
+    fits = fit_columns(atlas)
+    if fits.empty:
         return ""
     curves = rho_curves(atlas)
-    seen = np.isfinite(curves["observed"])
-    observed = curves["observed"][seen]
-    off = np.square(observed - observed.mean()).sum()
-    said = []
+    known = np.isfinite(curves["observed"])
+    observed = curves["observed"][known]
+    total = np.square(observed - observed.mean()).sum()
+    clauses = []
     for name, source in (("predicted", "from the weights"), ("predicted_data", "with the measured steps of x")):
         if name not in curves:
             continue
         suffix = name.removeprefix("predicted")
-        fit, chance = (found[f"rho_{part}{suffix}"].mean() for part in ("fit", "chance"))
-        explained = 1 - np.square(observed - curves[name][seen]).sum() / off if off > 0 else np.nan
+        fit, chance = (fits[f"rho_{part}{suffix}"].mean() for part in ("fit", "chance"))
+        explained = 1 - np.square(observed - curves[name][known]).sum() / total if total > 0 else np.nan
         number = "not defined" if np.isnan(fit) else f"{fit:.2f} ({chance:.2f} with the predictions for other heads)"
-        said.append(f"{source} the correlation over places is {number}, R² over all heads and places {explained:.2f}")
-    verdict = "; ".join(said)
-    return f"How well rho is foretold, mean over heads: {verdict}. An R² below 0 is worse than their common mean."
+        clauses.append(
+            f"{source} the correlation over places is {number}, R² over all heads and places {explained:.2f}"
+        )
+    verdict = "; ".join(clauses)
+    return f"How well rho is predicted, mean over heads: {verdict}. An R² below 0 is worse than their common mean."
 
 
-def _places(count: int) -> Float[np.ndarray, "n"]:
+def places(count: int) -> Float[np.ndarray, "n"]:
+    """The centers of `count` equal parts of a text, with the oldest key at 0 and the newest at 1."""
     return np.asarray((np.arange(count) + 0.5) / count)
 
 
@@ -200,7 +208,8 @@ def _at_places(rho: Float[np.ndarray, "t"], places: Float[np.ndarray, "n"]) -> F
 
 
 def layer_table(atlas: "Atlas") -> pd.DataFrame:
-    """Per layer: entropy, its minimum, rank-one distances of the stream and of the heads' outputs, regimes counted."""
+    """Per layer: entropy, its minimum, rank-one distances of the stream and of the heads' outputs, number of heads in
+    each regime."""
     heads = atlas.heads
     rows = []
     for layer, part in heads.groupby("layer"):

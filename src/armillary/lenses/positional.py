@@ -1,4 +1,4 @@
-"""The positional basis of every layer: how large, how low-ranked, how smooth, how far from the contexts."""
+"""Measures of every layer's positional basis: size, rank, smoothness, incoherence with the contexts."""
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from scipy.fft import dctn
 
 from armillary.lenses.decomposition import Decomposition, decompose
 from armillary.theory.smoothness import (
-    centred,
+    centered,
     dct_energy,
     gram,
     low_frequency_bound,
@@ -20,23 +21,25 @@ from armillary.theory.smoothness import (
 if TYPE_CHECKING:
     import xarray as xr
 
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
+
+# Imports inside functions: xarray and screenot are slow to import.
 
 UPPER_RANK = 20
-"""ScreeNOT looks for at most this many components."""
+"""ScreeNOT's upper bound on the number of components."""
 FREQUENCIES = (1, 3, 5, 10)
 BOUND_AT = 10
-"""Theorem 1 is evaluated for this many frequencies."""
+"""Theorem 1 (low_frequency_bound) is evaluated with this many frequencies."""
 
 
 def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
     """A row for every layer of the residual stream (or of the attention input), one column per measure."""
-    layers = len(atlas.attrs["anatomy"]["layers"]) + (group == "residual")
+    layers = len(atlas.anatomy.layers) + (group == "residual")
     rows: list[dict[str, Any]] = [{"layer": layer} for layer in range(layers)]
     if not atlas.has(group) or "positions" not in atlas.settings["streams"]:
         return pd.DataFrame(rows)
-    found = atlas.group(group)
-    norms = found["position_norm"].to_numpy()
+    arrays = atlas.group(group)
+    norms = arrays["position_norm"].to_numpy()
     documents = atlas.group("corpus")["document"].to_numpy()
     for row in rows:
         parts = decompose(atlas, row["layer"], group)
@@ -45,16 +48,16 @@ def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
         row["mean_norm"] = norms[row["layer"], atlas.settings["skip"] :].mean()
         row["first_norm"] = norms[row["layer"], 0]
         for name in ("token_cosine", "rank_one_distance"):
-            if name in found:
-                row[name] = float(found[name].to_numpy()[row["layer"]])
+            if name in arrays:
+                row[name] = float(arrays[name].to_numpy()[row["layer"]])
     return pd.DataFrame(rows)
 
 
 def layer_measures(parts: Decomposition, documents: Int[np.ndarray, "c"]) -> dict[str, float]:
-    """Everything that one layer's parts tell."""
+    """The measures of one layer that follow from its decomposition."""
     pos_share, ctx_share, resid_share = parts.shares
     cosines = gram(parts.pos)
-    middle = centred(cosines)
+    centered_cosines = centered(cosines)
     mean, largest = incoherence(parts.pos, parts.ctx)
     random_mean, random_largest = incoherence_of_random(len(parts.pos), len(parts.ctx), parts.pos.shape[1])
     intra, inter = cluster_similarity(parts.ctx, documents)
@@ -72,8 +75,8 @@ def layer_measures(parts: Decomposition, documents: Int[np.ndarray, "c"]) -> dic
         "incoherence_random_mean": random_mean,
         "incoherence_random_max": random_largest,
         "smoothness": smoothness(cosines),
-        "low_frequency_residual": low_frequency_residual(middle, min(BOUND_AT, len(middle))),
-        "low_frequency_bound": low_frequency_bound(middle, min(BOUND_AT, len(middle))),
+        "low_frequency_residual": low_frequency_residual(centered_cosines, min(BOUND_AT, len(centered_cosines))),
+        "low_frequency_bound": low_frequency_bound(centered_cosines, min(BOUND_AT, len(centered_cosines))),
         "mu_norm": float(np.linalg.norm(parts.mu)),
         "pos_norm": float(np.linalg.norm(parts.pos, axis=1).mean()),
         "ctx_norm": float(np.linalg.norm(parts.ctx, axis=1).mean()),
@@ -87,10 +90,10 @@ def stable_rank(matrix: Float[np.ndarray, "t d"]) -> float:
 
 
 def screenot_rank(matrix: Float[np.ndarray, "t d"]) -> float:
-    """How many singular values stand above the noise, by ScreeNOT with imputation (the screenot package).
+    """The number of singular values above the noise, by ScreeNOT with imputation (the screenot package).
 
-    The upper bound is 20, or less where the matrix is too small for it. The matrix is scaled to a largest singular
-    value of 1000 first: the package searches its threshold to an absolute precision.
+    The upper bound is 20, or less where the matrix is too small. The matrix is first scaled to a largest singular value
+    of 1000, because the package searches its threshold to an absolute precision.
     """
     from screenot.ScreeNOT import adaptiveHardThresholding
 
@@ -102,7 +105,7 @@ def screenot_rank(matrix: Float[np.ndarray, "t d"]) -> float:
 
 
 def relative_norm(atlas: "Atlas", parts: Decomposition, layer: int, group: str) -> float:
-    """sqrt(C) |P|_2 / |M|_2, M the centred vectors of all sequences and kept positions; needs their covariance."""
+    """sqrt(C) |P|_2 / |M|_2, M the centered vectors of all sequences and kept positions; needs their covariance."""
     if "covariance" not in atlas.settings["streams"]:
         return np.nan
     covariance = atlas.group(group)["covariance"][layer].to_numpy()
@@ -111,11 +114,11 @@ def relative_norm(atlas: "Atlas", parts: Decomposition, layer: int, group: str) 
 
 
 def incoherence(pos: Float[np.ndarray, "t d"], ctx: Float[np.ndarray, "c d"]) -> tuple[float, float]:
-    """Mean and largest |cos(pos_t, ctx_c)| over all pairs with a direction; some contexts at a time."""
+    """Mean and largest |cos(pos_t, ctx_c)| over all pairs of nonzero vectors."""
     total, count, largest = 0.0, 0, 0.0
     pos = pos[np.linalg.norm(pos, axis=1) > 0]
     for start in range(0, len(ctx), 256):
-        part = ctx[start : start + 256]
+        part = ctx[start : start + 256]  # a few contexts at a time, to bound memory
         part = part[np.linalg.norm(part, axis=1) > 0]
         cosines = np.abs(pos @ part.T) / np.outer(np.linalg.norm(pos, axis=1), np.linalg.norm(part, axis=1))
         total, count = total + float(cosines.sum()), count + cosines.size
@@ -125,18 +128,18 @@ def incoherence(pos: Float[np.ndarray, "t d"], ctx: Float[np.ndarray, "c d"]) ->
 
 @cache
 def incoherence_of_random(t: int, c: int, d: int, seed: int = 0) -> tuple[float, float]:
-    """The same of as many random directions: the baseline."""
+    """The baseline: incoherence of equally many random directions."""
     rng = np.random.default_rng(seed)
     return incoherence(rng.normal(size=(t, d)), rng.normal(size=(c, d)))
 
 
 def cluster_similarity(ctx: Float[np.ndarray, "c d"], documents: Int[np.ndarray, "c"]) -> tuple[float, float]:
-    """Mean cos(ctx_c, ctx_c') over pairs of the same and of different documents; missing where there are none."""
+    """Mean cos(ctx_c, ctx_c') over pairs of the same and of different documents; NaN without such pairs."""
     norms = np.linalg.norm(ctx, axis=1, keepdims=True)
     unit = np.divide(ctx, norms, out=np.zeros_like(ctx), where=norms > 0)
     _, owner, sizes = np.unique(documents, return_inverse=True, return_counts=True)
     sums = np.zeros((len(sizes), ctx.shape[1]))
-    np.add.at(sums, owner, unit)  # the sum of cosines over pairs is a squared length: no C x C matrix is made
+    np.add.at(sums, owner, unit)  # the sum of cosines over pairs is a squared length: no C x C matrix is needed
     within = np.square(sums).sum()
     pairs = (float(within - np.square(unit).sum()), float(np.square(unit.sum(0)).sum() - within))
     counts = (int((sizes * (sizes - 1)).sum()), int(len(ctx) ** 2 - np.square(sizes).sum()))
@@ -145,9 +148,8 @@ def cluster_similarity(ctx: Float[np.ndarray, "c d"], documents: Int[np.ndarray,
 
 
 def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
-    """What the figures show: singular values, Gram matrix, DCT coefficients, principal coordinates, layer cosines."""
+    """Arrays for the figures: singular values, Gram matrix, DCT coefficients, principal coordinates, layer cosines."""
     import xarray as xr
-    from scipy.fft import dctn
 
     layers = atlas.group(group).sizes["layer"]
     parts = [decompose(atlas, layer, group) for layer in range(layers)]
@@ -156,7 +158,7 @@ def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
     norms = np.linalg.norm(pos, axis=2, keepdims=True)
     unit = np.divide(pos, norms, out=np.zeros_like(pos), where=norms > 0)
     grams = unit @ unit.transpose(0, 2, 1)
-    kept = np.arange(atlas.settings["skip"], atlas.settings["length"])
+    positions = np.arange(atlas.settings["skip"], atlas.settings["length"])
     return xr.Dataset(
         {
             "singular_values": (("layer", "component"), values),
@@ -165,12 +167,21 @@ def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
             "coordinates": (("layer", "position", "axis"), (left * values[:, None, :])[..., :3]),
             "layer_cosine": (("layer", "layer_"), np.einsum("atd,btd->ab", unit, unit) / pos.shape[1]),
         },
-        coords={"position": kept, "layer": np.arange(layers)},
+        coords={"position": positions, "layer": np.arange(layers)},
     )
 
 
+def context_cosines(
+    parts: Decomposition, documents: Int[np.ndarray, "c"]
+) -> tuple[Int[np.ndarray, "c"], Float[np.ndarray, "n n"]]:
+    """The order of the contexts by document, and the cosines among all pos_t followed by all ctx_c in that order."""
+    order = np.argsort(documents, kind="stable")
+    both: Float[np.ndarray, "n d"] = np.concatenate([parts.pos, parts.ctx[order]])
+    return order, gram(both)
+
+
 def context_coordinates(atlas: "Atlas", layer: int) -> "xr.Dataset":
-    """Sampled context vectors cvec = h - mu - pos_t in their first three principal coordinates, with their block."""
+    """Sampled context vectors cvec = h - mu - pos_t in their first three principal coordinates, with their sequence."""
     import xarray as xr
 
     sample = atlas.group("sample").sel(layer=layer)
@@ -179,12 +190,12 @@ def context_coordinates(atlas: "Atlas", layer: int) -> "xr.Dataset":
     cvec = sample["vector"].to_numpy().astype(np.float64) - parts.mu - parts.pos[at - skip]
     flat = cvec.reshape(-1, cvec.shape[-1])
     left, values, _ = np.linalg.svd(flat - flat.mean(0), full_matrices=False)
-    blocks = np.repeat(np.arange(cvec.shape[0]), cvec.shape[1])
+    sequences = np.repeat(np.arange(cvec.shape[0]), cvec.shape[1])
     return xr.Dataset(
         {
             "coordinates": (("token", "axis"), (left * values)[:, :3]),
-            "block": (("token",), blocks),
-            "document": (("token",), atlas.group("corpus")["document"].to_numpy()[blocks]),
+            "sequence": (("token",), sequences),
+            "document": (("token",), atlas.group("corpus")["document"].to_numpy()[sequences]),
             "position": (("token",), np.tile(at, cvec.shape[0])),
         }
     )

@@ -1,6 +1,6 @@
-"""Spectra of every head's products W_q W_k' and W_v W_o, without ever forming them.
+"""Spectra of every head's W_q W_k' and W_v W_o, computed without forming these d x d matrices.
 
-W = A B' of a head is d x d but has rank e. With A = Q_a R_a and B = Q_b R_b its singular values are those of the e x e
+W = A B' of a head has rank e. With A = Q_a R_a and B = Q_b R_b its singular values are those of the e x e
 matrix R_a R_b', its nonzero eigenvalues those of B'A, its trace tr(B'A), its squared Frobenius norm tr(A'A B'B).
 """
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from armillary.anatomy.description import Layer
 from armillary.anatomy.weights import LayerWeights
-from armillary.parallel import in_parallel
+from armillary.machine.parallel import in_parallel
 from armillary.theory.random_matrix import alignment_z
 
 WELL_CONDITIONED = 1e-3
-"""Above this ratio of a triangular factor's least singular value to its largest, A'A gives it to ten digits."""
+"""Where smallest / largest singular value of a triangular factor is above this, A'A gives the factor to ten digits."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class LayerSpectra:
 
 
 def layer_spectra(layer: Layer, weights: LayerWeights) -> LayerSpectra:
-    """The spectra of a layer's heads; a key head that several queries share counts for each of them."""
+    """The spectra of a layer's heads; a key head shared by several query heads is used for each of them."""
     key_head = [layer.kv_head(a) for a in range(layer.heads)]
     q, k = (list(in_parallel(triangular, part)) for part in (weights.q, weights.k))
     qk = _spectrum(weights.q, [weights.k[g] for g in key_head], q, [k[g] for g in key_head])
@@ -77,27 +77,27 @@ def product_spectrum(a: Sequence[Float[Tensor, "d e"]], b: Sequence[Float[Tensor
 
 
 def _spectrum(a: Sequence[Tensor], b: Sequence[Tensor], left: list[Tensor], right: list[Tensor]) -> ProductSpectrum:
-    """Of products whose factors' triangular parts R_A, R_B are known: A B' has the singular values of R_A R_B'."""
+    """The same, given the triangular factors R_A and R_B: A B' has the singular values of R_A R_B'."""
 
-    def one(head: int) -> tuple[Tensor, ...]:
+    def of_head(head: int) -> tuple[Tensor, ...]:
         small = b[head].double().mT @ a[head].double()
         singular = torch.linalg.svdvals(left[head] @ right[head].mT)
         eigenvalues = torch.linalg.eigvals(small)
-        found = (
-            torch.nn.functional.pad(singular, (0, small.shape[0] - len(singular))),  # heads wider than the model
+        results = (
+            torch.nn.functional.pad(singular, (0, small.shape[0] - len(singular))),  # for heads wider than the model
             eigenvalues[eigenvalues.abs().argsort(descending=True)],
             small.trace(),
             singular.square().sum().sqrt(),
             (small * small.mT).sum(),
         )
-        return tuple(part.cpu() for part in found)
+        return tuple(result.cpu() for result in results)
 
-    parts = list(in_parallel(one, range(len(a))))
-    return ProductSpectrum(*(torch.stack(found).numpy() for found in zip(*parts, strict=True)))
+    heads = list(in_parallel(of_head, range(len(a))))
+    return ProductSpectrum(*(torch.stack(field).numpy() for field in zip(*heads, strict=True)))
 
 
 def triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
-    """R of A = QR in float64, from the Cholesky factor of A'A where that loses nothing: three times faster than QR."""
+    """R of A = QR in float64; the Cholesky factor of A'A (three times faster) where A is well conditioned."""
     a = a.double()
     if a.shape[0] > a.shape[1]:
         factor: Tensor
@@ -109,9 +109,9 @@ def triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
 
 
 def _well_conditioned(factor: Float[Tensor, "e e"]) -> bool:
-    """By |R|_F |R^-1|_F, which is at least the condition number; by that number itself where the bound is large."""
-    one = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-    inverse = torch.linalg.solve_triangular(factor, one, upper=True)
+    """By |R|_F |R^-1|_F, an upper bound of the condition number; by the number itself where the bound is too large."""
+    identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, identity, upper=True)
     if WELL_CONDITIONED * factor.norm() * inverse.norm() < 1:
         return True
     singular = torch.linalg.svdvals(factor)
@@ -119,7 +119,7 @@ def _well_conditioned(factor: Float[Tensor, "e e"]) -> bool:
 
 
 def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:
-    """exp(-sum p log p) with p the energies as shares: how many directions carry them; missing where there are none."""
+    """exp(-sum p log p) with p the energies as shares: the effective number of directions; NaN if all are zero."""
     total = energies.sum(-1, keepdims=True)
     p = np.divide(energies, total, out=np.zeros_like(energies), where=total > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -128,5 +128,5 @@ def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "
 
 
 def over(a: Float[np.ndarray, "*n"], b: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
-    """a / b, missing where b is zero: an empty matrix has no rank."""
+    """a / b, NaN where b is zero."""
     return np.asarray(np.divide(a, b, out=np.full_like(a, np.nan), where=b > 0))

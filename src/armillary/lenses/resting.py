@@ -1,4 +1,4 @@
-"""Which few fixed keys a head rests on, in words: positions that are the same in every text, or tokens."""
+"""The column rests_on: the few positions or tokens that most of a head's focused attention goes to, in words."""
 
 from typing import TYPE_CHECKING
 
@@ -6,48 +6,48 @@ import numpy as np
 from jaxtyping import Float
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 FEW = 4
-"""More keys than this are not few."""
+"""At most this many keys are named."""
 
 
 def rests_on(atlas: "Atlas") -> list[str]:
-    """Of every head, the fewest positions, or tokens, whose attention above chance is more than half of its focus.
+    """For every head, the fewest positions, or tokens, whose attention above chance is more than half of its focus.
 
-    Empty where FEW are not enough, and for heads that are not focused. Tokens stand beside the first token of the text,
-    which is told as such; where positions and tokens both do, the fewer are told, and positions if they are as many.
+    Empty where FEW are not enough, and for heads that are not focused. The tokens may include the first token of the
+    text. If both positions and tokens are enough, the shorter list is given, and positions if both are as long.
     """
-    found = atlas.group("patterns")
-    focus = found["text_focus"].to_numpy().reshape(-1)
-    if "key_position_gain" not in found:
+    arrays = atlas.group("patterns")
+    focus = arrays["text_focus"].to_numpy().reshape(-1)
+    if "key_position_gain" not in arrays:
         return [""] * len(focus)
-    positions = _by_head(found["key_position_gain"].to_numpy())
-    tokens = _by_head(found["key_token_gain"].to_numpy())
+    positions = _by_head(arrays["key_position_gain"].to_numpy())
+    tokens = _by_head(arrays["key_token_gain"].to_numpy())
     names = token_names(atlas)
-    told = []
-    for head, whole in enumerate(focus):
-        if not whole > 0.5:  # also of a head whose attention was never seen
-            told.append("")
+    descriptions = []
+    for head, head_focus in enumerate(focus):
+        if not head_focus > 0.5:  # also true for NaN: no attention was observed
+            descriptions.append("")
             continue
-        places = fewest(positions[head], whole)
-        words = fewest(np.concatenate([positions[head, :1], tokens[head]]), whole)
-        if places is not None and (words is None or len(places) <= len(words)):
-            told.append(_positions(places))
+        chosen_positions = fewest(positions[head], head_focus)
+        chosen_tokens = fewest(np.concatenate([positions[head, :1], tokens[head]]), head_focus)
+        if chosen_positions is not None and (chosen_tokens is None or len(chosen_positions) <= len(chosen_tokens)):
+            descriptions.append(_positions(chosen_positions))
         else:
-            told.append("" if words is None else _tokens(words, names))
-    return told
+            descriptions.append("" if chosen_tokens is None else _tokens(chosen_tokens, names))
+    return descriptions
 
 
 def fewest(gain: Float[np.ndarray, "key"], whole: float) -> list[int] | None:
-    """The fewest of these keys that have more than half of the whole, the largest first; None if FEW do not."""
+    """The fewest keys whose gains add to more than half of the whole, largest first; None if FEW are not enough."""
     order = np.argsort(-gain, kind="stable")[:FEW]
     enough = np.flatnonzero(np.cumsum(gain[order]) > whole / 2)
     return order[: enough[0] + 1].tolist() if len(enough) else None
 
 
 def token_names(atlas: "Atlas") -> list[str]:
-    """How each token that was counted is written, in quotes; its number where the scan had no tokenizer."""
+    """The text of each counted token, in quotes; its number where the scan had no tokenizer."""
     names = atlas.group("corpus").attrs.get("token_names", {})
     numbers = atlas.group("patterns")["key_token"].to_numpy().tolist()
     return [repr(names[str(number)]) if str(number) in names else f"token {number}" for number in numbers]

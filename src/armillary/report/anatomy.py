@@ -1,15 +1,17 @@
-"""What the model's attention is made of, in sentences, and what its kinds of layers do differently."""
+"""The section Anatomy: the model's attention in sentences, and a comparison of its kinds of layers."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from armillary.anatomy.description import Alibi, Anatomy, Layer, Rotary
 from armillary.lenses.kinds import LayerKind, kind_table, layer_kinds, shown_base, spans
 from armillary.report.page import Block, Grid, Words
 from armillary.report.sentences import known, listed, percent
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 
 def anatomy(atlas: "Atlas") -> list[Block]:
@@ -26,33 +28,33 @@ def anatomy(atlas: "Atlas") -> list[Block]:
 
 
 def sentences_of(atlas: "Atlas") -> list[str]:
-    """Heads and shared keys, what layers see and turn by, norms, caps and sinks: what `armillary inspect` knows."""
-    described = atlas.attrs["anatomy"]
-    layers = described["layers"]
-    found = [_heads(layers)]
-    if described["missing"]:
-        return [*found, _sentence(described["missing"])]
+    """Heads and shared keys, windows and position encodings, norms, caps and sinks, as in `armillary inspect`."""
+    described = atlas.anatomy
+    layers = described.layers
+    sentences = [_heads(layers)]
+    if described.missing:
+        return [*sentences, _sentence(described.missing)]
     kinds = layer_kinds(atlas)
-    found += [_kind(kind, layers[kind.layers[0]], described) for kind in kinds]
-    found += _windows(atlas, kinds)
-    return [*found, *_logits(layers), *_added(described)]
+    sentences += [_kind(kind, layers[kind.layers[0]], described) for kind in kinds]
+    sentences += _windows(atlas, kinds)
+    return [*sentences, *_logits(layers), *_added(described)]
 
 
-def _heads(layers: list[dict[str, Any]]) -> str:
-    heads, keys, widths = ({layer[name] for layer in layers} for name in ("heads", "kv_heads", "head_width"))
-    said = f"{len(layers)} layers of {_range(heads)} heads of width {_range(widths)}"
+def _heads(layers: Sequence[Layer]) -> str:
+    heads, keys, widths = ({getattr(layer, name) for layer in layers} for name in ("heads", "kv_heads", "head_width"))
+    size = f"{len(layers)} layers of {_range(heads)} heads of width {_range(widths)}"
     if keys == heads:
-        return f"{said}, each with keys and values of its own."
+        return f"{size}, each with its own keys and values."
     if keys == {1}:
-        return f"{said}; all heads of a layer share one key and value head."
-    return f"{said}; they share {_range(keys)} key and value heads in groups."
+        return f"{size}; all heads of a layer share one key and value head."
+    return f"{size}; they share {_range(keys)} key and value heads in groups."
 
 
 def _range(numbers: set[int]) -> str:
     return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
 
 
-def _kind(kind: LayerKind, layer: dict[str, Any], described: dict[str, Any]) -> str:
+def _kind(kind: LayerKind, layer: Layer, described: Anatomy) -> str:
     many = len(kind.layers) > 1
     who = "All layers" if kind.alone else f"Layer{'s' if many else ''} {spans(kind.layers)}"
     many = many or kind.alone
@@ -60,70 +62,67 @@ def _kind(kind: LayerKind, layer: dict[str, Any], described: dict[str, Any]) -> 
     return f"{who} {sees} {_sight(kind, layer)} and {has} {_encoding(layer, described)}."
 
 
-def _sight(kind: LayerKind, layer: dict[str, Any]) -> str:
-    if layer["causal"] is False:
+def _sight(kind: LayerKind, layer: Layer) -> str:
+    if layer.causal is False:
         return "the whole text" if kind.window is None else f"{kind.window - 1} tokens to either side"
     return "all tokens before" if kind.window is None else f"the last {kind.window} tokens"
 
 
-def _encoding(layer: dict[str, Any], described: dict[str, Any]) -> str:
-    position = layer["position"]
-    if not position:
-        added = described.get("positions_added", "none")
+def _encoding(layer: Layer, described: Anatomy) -> str:
+    position = layer.position
+    if position is None:
+        added = described.positions_added
         return "no position encoding in attention" + ("" if added in ("learned", "sinusoidal") else " at all")
-    if position["kind"] == "Rotary":
-        width = 2 * len(position["frequencies"])
-        part = "" if width == layer["head_width"] else f" on {width} of {layer['head_width']} channels"
-        scaled = "" if position["scaling"] == "default" else f" ({position['scaling']})"
-        return f"rotary encoding{part} with base {shown_base(position['base'])}{scaled}"
-    return OTHERS.get(position["kind"], str(position["kind"]))
-
-
-OTHERS = {"Alibi": "ALiBi", "RelativeBias": "a learned bias by distance"}
+    if isinstance(position, Rotary):
+        part = "" if position.width == layer.head_width else f" on {position.width} of {layer.head_width} channels"
+        scaled = "" if position.scaling == "default" else f" ({position.scaling})"
+        return f"rotary encoding{part} with base {shown_base(position.base)}{scaled}"
+    return "ALiBi" if isinstance(position, Alibi) else "a learned bias by distance"
 
 
 def _windows(atlas: "Atlas", kinds: list[LayerKind]) -> list[str]:
-    """Which windows hide nothing at this length."""
-    if not atlas.settings["streams"]:
+    """The windows that hide no key at the scanned length."""
+    if atlas.kind == "weights":
         return []
     length = atlas.settings["length"]
     idle = sorted({kind.window for kind in kinds if kind.window is not None and not kind.binds(length)})
     if not idle:
         return []
     which = listed([str(window) for window in idle])
-    return [f"The window of {which} tokens never binds here: the texts have {length}, so no key is hidden by it."]
+    return [f"The window of {which} tokens hides no key here: the sequences have {length} tokens."]
 
 
-def _logits(layers: list[dict[str, Any]]) -> list[str]:
-    found = []
-    norms = [layer["qk_norm"] for layer in layers if layer["qk_norm"]]
+def _logits(layers: Sequence[Layer]) -> list[str]:
+    sentences = []
+    norms = [layer.qk_norm for layer in layers if layer.qk_norm]
     if norms:
-        kind = "root mean square" if norms[0]["kind"] == "rms" else "mean and variance"
-        over = "each head" if norms[0]["over"] == "head" else "all heads together"
+        kind = "root mean square" if norms[0].kind == "rms" else "mean and variance"
+        over = "each head" if norms[0].over == "head" else "all heads together"
         who = "" if len(norms) == len(layers) else f" in {len(norms)} layers"
-        found.append(
-            f"q and k are normalised{who} ({kind} over {over}, then a gain), so the scale of W_q and W_k has no effect "
+        sentences.append(
+            f"q and k are normalized{who} ({kind} over {over}, then a gain), so the scale of W_q and W_k has no effect "
             "on the logits."
         )
-    caps = sorted({layer["softcap"] for layer in layers if layer["softcap"] is not None})
+    caps = sorted({layer.softcap for layer in layers if layer.softcap is not None})
     if caps:
-        found.append(f"Logits are soft-capped at {listed([f'{cap:g}' for cap in caps])}.")
-    sinks = sum(bool(layer["sinks"]) for layer in layers)
+        sentences.append(f"Logits are soft-capped at {listed([f'{cap:g}' for cap in caps])}.")
+    sinks = sum(layer.sinks for layer in layers)
     if sinks:
-        found.append(f"Every head{'' if sinks == len(layers) else f' of {sinks} layers'} has a learned sink, no token.")
-    clips = sorted({layer["clip_qkv"] for layer in layers if layer.get("clip_qkv") is not None})
+        where = "" if sinks == len(layers) else f" of {sinks} layers"
+        sentences.append(f"Every head{where} has a learned sink, which is not a token.")
+    clips = sorted({layer.clip_qkv for layer in layers if layer.clip_qkv is not None})
     if clips:
-        found.append(f"q, k and v are clipped at {listed([f'{clip:g}' for clip in clips])}.")
-    return found
+        sentences.append(f"q, k and v are clipped at {listed([f'{clip:g}' for clip in clips])}.")
+    return sentences
 
 
-def _added(described: dict[str, Any]) -> list[str]:
-    added = described.get("positions_added", "none")
-    return [f"The embeddings carry {added} positions."] if added in ("learned", "sinusoidal") else []
+def _added(described: Anatomy) -> list[str]:
+    added = described.positions_added
+    return [f"The embeddings have {added} positions."] if added in ("learned", "sinusoidal") else []
 
 
 def local_and_global(table: pd.DataFrame) -> str:
-    """How window and global layers differ in position and induction, from the table of kinds; '' where all are one."""
+    """How window and global layers differ in position and induction; '' for a model with one kind."""
     if set(table["kind"]) != {"window", "global"}:
         return ""
     parts = {kind: table[table["kind"] == kind] for kind in ("window", "global")}
@@ -133,16 +132,15 @@ def local_and_global(table: pd.DataFrame) -> str:
             float((part["positional_share"] * part["heads"]).sum() / part["heads"].sum()) for part in parts.values()
         )
         clauses.append(
-            f"Position makes {percent(window)} of the logits in window layers and {percent(everywhere)} in global "
+            f"Position explains {percent(window)} of the logits in window layers and {percent(everywhere)} in global "
             "ones, mean over heads"
         )
     if "induction_heads" in table and table["induction_heads"].sum():
-        total, there = int(table["induction_heads"].sum()), int(parts["global"]["induction_heads"].sum())
-        share = "all" if there == total else "none" if not there else str(there)
-        few = f"the only induction head is {'global' if there else 'local'}"
-        clauses.append(few if total == 1 else f"of {total} induction heads {share} are in global layers")
-    said = "; ".join(clauses)
-    return _sentence(said) if said else ""
+        total, in_global = int(table["induction_heads"].sum()), int(parts["global"]["induction_heads"].sum())
+        share = "all" if in_global == total else "none" if not in_global else str(in_global)
+        only = f"the only induction head is {'global' if in_global else 'local'}"
+        clauses.append(only if total == 1 else f"of {total} induction heads {share} are in global layers")
+    return _sentence("; ".join(clauses)) if clauses else ""
 
 
 def _sentence(text: str) -> str:

@@ -1,46 +1,47 @@
-"""The page that compares two atlases: what changed in words, as maps, and sorted."""
+"""The report that compares two atlases: what changed, in sentences, maps and sorted tables."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from armillary.comparison import Comparison, compare
-from armillary.figures.head_map import LABEL_COLOURS, measure_map
-from armillary.naming import corpus_title
+from armillary.anatomy.naming import corpus_title
+from armillary.atlas.columns import is_measure
+from armillary.atlas.compare import Comparison, compare
+from armillary.figures.head_map import LABEL_COLORS, measure_map
 from armillary.report import pictures, sentences
 from armillary.report.page import Block, Card, Grid, HeadMap, Page, Pairs, Picture, Section, Words
 from armillary.report.sections import provenance_rows, sentence
 from armillary.report.whole import short_name, size, word_maps
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 MOST_ROWS = 1000
-"""So many of the largest changes are listed."""
+"""How many of the largest changes are listed."""
 
 
 def comparison_page(a: "Atlas", b: "Atlas") -> Page:
-    """All that the report of a comparison shows; the two must have the same layers and heads."""
-    found = compare(a, b)
+    """The report of a comparison; the atlases must have the same layers and heads."""
+    comparison = compare(a, b)
     table = differences(a.heads, b.heads)
-    moved = _most_moved(found)
+    moved = _most_moved(comparison)
     cards = [
         Card(sentences.labels_changed(a.heads, b.heads).text, _label_map(a.heads, b.heads)),
-        Card(sentences.position_changed(a.heads, b.heads).text, Picture(pictures.change_bars(found.heads), BARS)),
-        Card(sentences.largest_change(found.heads).text, _change_map(table, moved)),
+        Card(sentences.position_changed(a.heads, b.heads).text, Picture(pictures.change_bars(comparison.heads), BARS)),
+        Card(sentences.largest_change(comparison.heads).text, _change_map(table, moved)),
     ]
     parts = [
-        Section("scans", "What differs between the scans", _scans(found)),
-        Section("heads", "Heads", _heads(found, table)),
+        Section("scans", "What differs between the scans", _scans(comparison)),
+        Section("heads", "Heads", _heads(comparison, table)),
         Section("labels", "Labels that changed", _labels(a.heads, b.heads)),
-        Section("layers", "Layers", _layers(found)),
+        Section("layers", "Layers", _layers(comparison)),
         Section("provenance-a", f"Provenance of the first: {short_name(a)}", [Pairs(provenance_rows(a))]),
         Section("provenance-b", f"Provenance of the second: {short_name(b)}", [Pairs(provenance_rows(b))]),
     ]
     data = {
         "kind": "comparison",
-        "labels": LABEL_COLOURS,
+        "labels": LABEL_COLORS,
         "maps": word_maps(table),
         "panels": {},
         "arrays": {},
@@ -57,18 +58,18 @@ BARS = "The measures that changed most, median over heads, in units of their spr
 
 
 def _name(atlas: "Atlas", other: "Atlas") -> str:
-    """The model's name, and what was read where that tells the two apart."""
+    """The model's name, and the text if the two atlases have different texts."""
     name, text = short_name(atlas), atlas.attrs["corpus"]["name"]
     return name if text == other.attrs["corpus"]["name"] else f"{name} on {corpus_title(str(text))}"
 
 
 def differences(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """Second less first, for every head and every number that both have."""
+    """Second minus first, for every head and every number that both have."""
     index = ["layer", "head"]
     numbers = [
         column
         for column in a.columns
-        if column not in (*index, "kv_head") and column in b and pd.api.types.is_numeric_dtype(a[column])
+        if is_measure("heads", column) and column in b and pd.api.types.is_numeric_dtype(a[column])
     ]
     change = b[numbers].astype(float) - a[numbers].astype(float)
     return pd.concat([a[index], change.dropna(axis=1, how="all")], axis=1)
@@ -82,9 +83,9 @@ def _values(heads: pd.DataFrame, table: pd.DataFrame) -> dict[str, list[float | 
     }
 
 
-def _most_moved(found: Comparison) -> str | None:
+def _most_moved(comparison: Comparison) -> str | None:
     """The measure with the largest change of all."""
-    moved = found.heads[np.isfinite(found.heads["size"]) & (found.heads["size"] > 0)]
+    moved = comparison.heads[np.isfinite(comparison.heads["size"]) & (comparison.heads["size"] > 0)]
     return None if moved.empty else str(moved.iloc[0]["measure"])
 
 
@@ -92,7 +93,7 @@ def _change_map(table: pd.DataFrame, measure: str | None) -> Picture | None:
     if measure is None:
         return None
     figure = measure_map(table, measure).update_layout(height=pictures.small(table))
-    return Picture(figure, f"Change of {measure}, second less first.", opens=True)
+    return Picture(figure, f"Change of {measure}, second minus first.", opens=True)
 
 
 def _label_map(a: pd.DataFrame, b: pd.DataFrame) -> Picture | None:
@@ -108,26 +109,26 @@ def _label_map(a: pd.DataFrame, b: pd.DataFrame) -> Picture | None:
     return Picture(figure, "New labels of the heads whose label changed; the others are blank.", opens=True)
 
 
-def _scans(found: Comparison) -> list[Block]:
-    if not found.scans:
+def _scans(comparison: Comparison) -> list[Block]:
+    if not comparison.scans:
         return [Words("Nothing: same weights, same text, same settings.")]
-    return [Words(sentence(line)) for line in found.scans]
+    return [Words(sentence(line)) for line in comparison.scans]
 
 
-def _heads(found: Comparison, table: pd.DataFrame) -> list[Block]:
-    changes = found.heads[~(found.heads["size"] == 0)]
+def _heads(comparison: Comparison, table: pd.DataFrame) -> list[Block]:
+    changes = comparison.heads[~(comparison.heads["size"] == 0)]
     if changes.empty:
         return [Words("No measure of any head changed.")]
     shown = f"The {MOST_ROWS} largest of {len(changes)} changes" if len(changes) > MOST_ROWS else "All changes"
     wide = [str(column) for column in table.columns if column not in ("layer", "head")]
     return [
-        HeadMap("Change of the measure, second less first. Click a head for its numbers."),
-        Grid("changes", changes.head(MOST_ROWS), "changes", f"{shown}, the largest first.", filters=True),
+        HeadMap("Change of the measure, second minus first. Click a head for its numbers."),
+        Grid("changes", changes.head(MOST_ROWS), "changes", f"{shown}, largest first.", filters=True),
         Grid(
             "heads",
             table,
             "heads",
-            "Changes of every head, second less first.",
+            "Changes of every head, second minus first.",
             {"first": wide[:12], "all": wide},
             True,
         ),
@@ -140,11 +141,11 @@ def _labels(a: pd.DataFrame, b: pd.DataFrame) -> list[Block]:
     changed = sentences.changed_labels(a, b)
     if changed.empty:
         return [Words("No label changed.")]
-    return [Grid("labels", changed, "changes", "Heads with another label.")]
+    return [Grid("labels", changed, "changes", "Heads whose label changed.")]
 
 
-def _layers(found: Comparison) -> list[Block]:
-    changes = found.layers[~(found.layers["size"] == 0)]
+def _layers(comparison: Comparison) -> list[Block]:
+    changes = comparison.layers[~(comparison.layers["size"] == 0)]
     if changes.empty:
         return [Words("No measure of any layer changed, or none was measured.")]
     return [
@@ -152,7 +153,7 @@ def _layers(found: Comparison) -> list[Block]:
             "layers",
             changes.head(MOST_ROWS),
             "changes",
-            "Changes of the residual stream, the largest first.",
+            "Changes of the residual stream, largest first.",
             filters=True,
         )
     ]

@@ -1,4 +1,4 @@
-// One head: what it does in words, its pictures, and its row of numbers with what each means.
+// The dossier of one head: sentences, figures, and its row of numbers with their definitions.
 import { headName, headRow, make, page, percent, shown, values } from "./format.js";
 import { draw } from "./plots.js";
 import { question } from "./popover.js";
@@ -67,23 +67,23 @@ function words(row) {
     .filter(([name]) => of(name, row) !== null)
     .sort((a, b) => of(b[0], row) - of(a[0], row));
   if (masses.length) said.push(`Gives ${listed(masses.map(([name, to]) => `${percent(of(name, row))} of its attention to ${to}`), " of its attention")}.`);
-  if (of("mean_distance", row) !== null) said.push(`Looks ${of("mean_distance", row).toFixed(1)} tokens away on average.`);
+  if (of("mean_distance", row) !== null) said.push(`Attends ${of("mean_distance", row).toFixed(1)} tokens back on average.`);
   if (of("positional_share", row) !== null) {
-    said.push(`Position makes ${percent(of("positional_share", row))} of its logits, content ${percent(of("content_share", row))}, the two together ${percent(of("mixed_share", row))}.`);
+    said.push(`Position explains ${percent(of("positional_share", row))} of its logits, content ${percent(of("content_share", row))}, the two together ${percent(of("mixed_share", row))}.`);
   }
   if (new Set(values("heads", "layer_kind") ?? []).size > 1) {
     const base = of("rotary_base", row);
-    said.push(`Its layer ${of("layer_kind", row) === "window" ? "has a window" : "sees all tokens"}${base === null ? "" : ` and turns with base ${base.toLocaleString("en")}`}.`);
+    said.push(`Its layer ${of("layer_kind", row) === "window" ? "has a window" : "sees all tokens"}${base === null ? "" : ` and has rotary base ${base.toLocaleString("en")}`}.`);
   }
-  const place = make("div", { className: "words" }, make("p", {}, said.join(" ") || "Known from its weights alone."));
+  const place = make("div", { className: "words" }, make("p", {}, said.join(" ") || "This atlas was made from weights alone."));
   const found = page.evidence[row] ?? [];
   const label = of("label", row);
   if (!label) return (place.append(make("p", {}, "This atlas has no labels: scan again to get them.")), place);
   const own = found.filter((one) => one[0] === label && one[1] === "rule");
-  const significant = { yes: "random heads of the same size do not show it", no: "random heads can show as much, so the label is not significant" }[of("significant", row)] ?? "there is no null model to hold it against";
-  const check = { fails: ", but its own check fails, so it is not sure", holds: ", and its own check holds", undecided: ", and its own check is undecided" }[of("check", row)] ?? "";
+  const significant = { yes: "significant against random heads of the same size", no: "not significant against random heads of the same size" }[of("significant", row)] ?? "not compared with random heads";
+  const check = { fails: ", but its check failed", holds: ", and its check passed", undecided: ", and its check is undecided" }[of("check", row)] ?? "";
   const verdict = significant + check + besides(row);
-  place.append(make("p", {}, make("strong", {}, `Labelled \u2018${label}\u2019`), `: ${own.length ? own.map(rule).join("; ") + "; " : ""}${verdict}. Its nearest kinds are ${of("first_label", row)} and ${of("second_label", row)}.`));
+  place.append(make("p", {}, make("strong", {}, `Labeled \u2018${label}\u2019`), `: ${own.length ? own.map(rule).join("; ") + "; " : ""}${verdict}. Its nearest kinds are ${of("first_label", row)} and ${of("second_label", row)}.`));
   const support = found.filter((one) => one[1] === "support");
   if (support.length) {
     place.append(make("p", {}, `Other lenses: ${support.map(([, , measure, value, , threshold, , holds]) => `${measure} is ${shown(value)}, ${holds ? "above" : "not above"} ${shown(threshold)}`).join("; ")}.`));
@@ -92,11 +92,11 @@ function words(row) {
   return place;
 }
 
-// What else the head does, and the few keys that it rests on.
+// What else the head does, and the few keys with most of its attention.
 function besides(row) {
   const also = of("also", row);
   const where = ["induction", "duplicate"].includes(also) ? "on repeated random tokens" : "in text";
-  return (also ? `. It is also \u2018${also}\u2019 ${where}` : "") + (of("rests_on", row) ? `. It rests on ${of("rests_on", row)}` : "");
+  return (also ? `. It is also \u2018${also}\u2019 ${where}` : "") + (of("rests_on", row) ? `. Most of its attention is on ${of("rests_on", row)}` : "");
 }
 
 function listed(parts, repeated) {
@@ -104,14 +104,14 @@ function listed(parts, repeated) {
   return short.length > 1 ? `${short.slice(0, -1).join(", ")} and ${short.at(-1)}` : short[0];
 }
 
-// What the strength of each label is a share of; of all others, the focus.
+// What the strength of each label is a share of; for all others, the focus.
 const SHARES = {
   broad: "of its attention is spread evenly",
   matching: "of its logits need content",
   preference: "of its logits need content",
   content: "of its logits need content",
-  induction: "of its focus there, what rests on the first token left aside",
-  duplicate: "of its focus there, what rests on the first token left aside",
+  induction: "of its focus there, without attention to the first token",
+  duplicate: "of its focus there, without attention to the first token",
 };
 
 function rule([label, , measure, value, none, threshold, strength]) {
@@ -128,7 +128,7 @@ function evidence(found) {
       make("tr", {}, make("th", { scope: "row" }, label), make("td", {}, measure), ...[value, none, threshold, strength].map((one) => make("td", { className: "number" }, shown(one))), make("td", {}, holds ? "yes" : "no")),
     );
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)))), make("tbody", {}, ...lines));
-  return make("details", {}, make("summary", {}, "The evidence for every label"), scrolled(table, "Evidence"));
+  return make("details", {}, make("summary", {}, "Evidence for every label"), scrolled(table, "Evidence"));
 }
 
 function scrolled(table, name) {
@@ -189,7 +189,7 @@ function numbers(row) {
     .map((column) =>
       make("tr", {}, make("th", { scope: "row" }, column.name), make("td", { className: "number" }, shown(column.values[row])), make("td", { className: "number" }, rank(column, row)), make("td", { className: "meaning" }, column.words, question("heads", column.name))),
     );
-  return numbersTable(["measure", "value", "rank among heads", "what it is"], lines, "All its numbers");
+  return numbersTable(["measure", "value", "rank among heads", "meaning"], lines, "All measures of this head");
 }
 
 function numbersTable(names, lines, caption) {
@@ -209,5 +209,5 @@ function changes(row) {
     .map((column) =>
       make("tr", {}, make("th", { scope: "row" }, column.name), ...[page.before[column.name][row], page.after[column.name][row], column.values[row]].map((value) => make("td", { className: "number" }, shown(value))), make("td", { className: "meaning" }, column.words)),
     );
-  return numbersTable(["measure", "first", "second", "change", "what it is"], lines, "Its numbers in both atlases");
+  return numbersTable(["measure", "first", "second", "change", "meaning"], lines, "Its measures in both atlases");
 }

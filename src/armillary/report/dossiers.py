@@ -1,4 +1,4 @@
-"""What a browser needs to draw any head's dossier: one template per panel, and compact arrays with a row per head."""
+"""The data from which the page draws any head's dossier: one template per panel, and arrays with a row per head."""
 
 import base64
 import json
@@ -9,30 +9,24 @@ import pandas as pd
 import plotly.graph_objects as go
 from jaxtyping import Float, Num
 
-from armillary.figures.heads import (
-    PANELS,
-    Arrays,
-    draw_patterns,
-    draw_shares,
-    pattern_arrays,
-    share_arrays,
-)
+from armillary.figures.heads import PANELS, draw_patterns, draw_shares
+from armillary.lenses.panels import Arrays, pattern_arrays, share_arrays
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 CELLS = 64
 """Mean logits are shown on a grid of at most this many cells a side."""
 
 LEVELS = 254
-"""Mean logits are kept in so many steps: as many as a colour scale shows."""
+"""Mean logits are rounded to this many steps, enough for a color scale."""
 
 
 def plain(figure: go.Figure) -> dict[str, Any]:
     """A figure as JSON without the template, which all figures share and the page holds once."""
-    found: dict[str, Any] = json.loads(figure.to_json())
-    found["layout"].pop("template", None)
-    return {"data": found["data"], "layout": found["layout"]}
+    parts: dict[str, Any] = json.loads(figure.to_json())
+    parts["layout"].pop("template", None)
+    return {"data": parts["data"], "layout": parts["layout"]}
 
 
 def dossiers(atlas: "Atlas", evidence: pd.DataFrame | None) -> dict[str, Any]:
@@ -83,7 +77,7 @@ def by_row(heads: pd.DataFrame, values: Num[np.ndarray, "layer head *rest"]) -> 
 
 
 def coarse(values: Float[np.ndarray, "*batch q k"], step: int) -> Float[np.ndarray, "*batch a b"]:
-    """The mean over blocks of step x step cells, what is missing left out."""
+    """The mean over blocks of step x step cells, without missing ones."""
     if step == 1:
         return values
     pad = -values.shape[-1] % step

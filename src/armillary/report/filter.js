@@ -1,4 +1,4 @@
-// A filter: words that a row must hold, and conditions such as prev_mass > 0.3, all of which must be true.
+// Parse a filter: words that a row must contain, and conditions such as prev_mass > 0.3; all must hold.
 const tests = {
   "<": (a, b) => a < b,
   "<=": (a, b) => a <= b,
@@ -8,7 +8,7 @@ const tests = {
   "!=": (a, b) => a !== b,
 };
 
-// Words are looked for where the reader sees them: in `shown` columns, and in the names of heads.
+// Words are searched in the `shown` columns and in the names of heads.
 export function parse(text, columns, shown, nameOf) {
   const named = new Map(columns.map((column) => [column.name, column]));
   const conditions = [];
@@ -17,7 +17,7 @@ export function parse(text, columns, shown, nameOf) {
     if (!term) continue;
     const found = /^(\w+)\s*(<=|>=|!=|==|=|<|>)\s*(.+)$/.exec(term);
     if (!found) {
-      if (/[<>=]/.test(term)) return { error: `\u2018${term}\u2019 is no condition: write one as in prev_mass > 0.3` };
+      if (/[<>=]/.test(term)) return { error: `\u2018${term}\u2019 is not a condition: write one as in prev_mass > 0.3` };
       const words = term.toLowerCase();
       conditions.push((row) => nameOf(row) === words || shown.some((column) => cell(column, row).includes(words)));
       continue;
@@ -28,7 +28,7 @@ export function parse(text, columns, shown, nameOf) {
     const test = tests[sign === "==" ? "=" : sign];
     if (column.number) {
       const number = Number(right.replace("\u2212", "-"));
-      if (Number.isNaN(number)) return { error: `\u2018${right}\u2019 is no number` };
+      if (Number.isNaN(number)) return { error: `\u2018${right}\u2019 is not a number` };
       conditions.push((row) => column.values[row] !== null && test(column.values[row], number));
     } else {
       conditions.push((row) => column.values[row] !== null && test(column.values[row], right.trim()));

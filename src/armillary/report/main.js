@@ -1,4 +1,4 @@
-// Everything put in its place.
+// Set up the page: tables, figures, the map, dossiers.
 import { page } from "./format.js";
 import { onHead, watch } from "./plots.js";
 import { goTo } from "./popover.js";

@@ -1,4 +1,4 @@
-// A map of all heads, coloured by the measure that is chosen.
+// A map of all heads, colored by the measure that is chosen.
 import { make, page, values } from "./format.js";
 import { draw, whenSeen } from "./plots.js";
 

@@ -1,4 +1,4 @@
-"""One HTML file from sections: text escaped, data as JSON, scripts and styles inside, a policy against the rest."""
+"""Render sections as one HTML file: escaped text, JSON data, inlined scripts and styles, a content security policy."""
 
 import json
 import math
@@ -15,8 +15,8 @@ import plotly.graph_objects as go
 from latex2mathml.converter import convert
 from plotly.offline import get_plotlyjs
 
+from armillary.atlas.columns import TABLES, definition, in_order
 from armillary.figures.policy import content_policy, embedded
-from armillary.report.definitions import TABLES, definition
 from armillary.report.dossiers import plain
 
 SCRIPTS = ("format.js", "plots.js", "filter.js", "popover.js", "table.js", "dossier.js", "map.js", "main.js")
@@ -41,7 +41,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table that sorts; `meaning` is its entry in TABLES. `sets` are named choices of columns, the first is shown."""
+    """A sortable table; `meaning` is its entry in TABLES. `sets` are named sets of columns, the first is shown."""
 
     name: str
     table: pd.DataFrame
@@ -61,7 +61,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class HeadMap:
-    """A map of all heads by a measure that the reader chooses."""
+    """A map of all heads, colored by a measure that the reader chooses."""
 
     caption: str
 
@@ -88,7 +88,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Page:
-    """All that the file holds. `data` is what the scripts need beside tables and figures."""
+    """Everything in the file. `data` is what the scripts need besides tables and figures."""
 
     title: str
     subtitle: str
@@ -103,7 +103,7 @@ def render(page: Page) -> str:
     tables: dict[str, Any] = {}
     cards = "".join(_card(card, i, figures) for i, card in enumerate(page.cards))
     body = "".join(_section(section, figures, tables) for section in page.sections)
-    used = {(found["meaning"], column["name"]) for found in tables.values() for column in found["columns"]}
+    used = {(table["meaning"], column["name"]) for table in tables.values() for column in table["columns"]}
     links = [(section.id, section.title) for section in page.sections] + [("definitions", "Definitions")]
     data = {**page.data, "figures": figures, "tables": tables, "template": _template()}
     scripts = [get_plotlyjs(), script()]
@@ -119,7 +119,7 @@ def render(page: Page) -> str:
         "plotly": scripts[0],
         "script": scripts[1],
     }
-    # in one pass, so that a name in the atlas that looks like a slot stays as it is
+    # in one pass, so that a name in the atlas that looks like a slot is not replaced
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], asset("report.html"))
 
 
@@ -131,7 +131,7 @@ def asset(name: str) -> str:
 
 @cache
 def script() -> str:
-    """The modules as one: what they export has one name on the page, so imports and the word 'export' go."""
+    """All modules as one script, without 'import' and 'export': exported names are unique on the page."""
     text = "\n".join(asset(name) for name in SCRIPTS)
     text = re.sub(r'^import .*? from "\./.*?";\n', "", text, flags=re.MULTILINE)
     return re.sub(r"^export ", "", text, flags=re.MULTILINE)
@@ -140,8 +140,8 @@ def script() -> str:
 @cache
 def _template() -> dict[str, Any]:
     empty = go.Figure(layout=dict(template="plotly_white"))
-    found: dict[str, Any] = json.loads(empty.to_json())["layout"]["template"]
-    return found
+    template: dict[str, Any] = json.loads(empty.to_json())["layout"]["template"]
+    return template
 
 
 # blocks -----------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def _section(section: Section, figures: dict[str, Any], tables: dict[str, Any]) 
             parts.append(_grid(block, tables))
         elif isinstance(block, HeadMap):
             parts.append(
-                '<figure class="map"><div class="controls"><label>Colour heads by '
+                '<figure class="map"><div class="controls"><label>Color heads by '
                 '<select id="map-measure"></select></label></div><div class="plot" id="map" role="group" '
                 f'aria-label="{escape(block.caption)}"></div><figcaption>{escape(block.caption)}</figcaption></figure>'
             )
@@ -201,9 +201,9 @@ def _grid(grid: Grid, tables: dict[str, Any]) -> str:
 def _column(grid: Grid, name: str) -> dict[str, Any]:
     values = grid.table[name]
     number = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    meant = definition(grid.meaning, name)
-    kept = [_number(value) for value in values] if number else [_word(value) for value in values]
-    return {"name": name, "number": number, "words": meant.words if meant else "", "values": kept}
+    declared = definition(grid.meaning, name)
+    cells = [_number(value) for value in values] if number else [_word(value) for value in values]
+    return {"name": name, "number": number, "words": declared.words if declared else "", "values": cells}
 
 
 def _word(value: Any) -> str | None:
@@ -225,17 +225,16 @@ def _definitions(used: set[tuple[str, str]]) -> str:
     parts = [
         '<section id="definitions" aria-labelledby="definitions-title"><h2 id="definitions-title">Definitions</h2>'
     ]
-    parts.append("<p>Every column of the tables above. Averages never count padding or masked entries.</p>")
+    parts.append("<p>Every column of the tables above. Averages exclude padding and masked entries.</p>")
     for table in TABLES:
         columns = [column for meaning, column in sorted(used) if meaning == table]
         if not columns:
             continue
-        order = {name: i for i, name in enumerate(TABLES[table])}
         parts.append(f"<details><summary>{table} ({len(columns)})</summary><dl>")
-        for column in sorted(columns, key=lambda name: (order.get(name, len(order)), name)):
-            meant = definition(table, column)
-            formula = f" {convert(meant.formula)}" if meant and meant.formula else ""
-            words = escape(meant.words) if meant else "This column has no definition yet."
+        for column in in_order(table, columns):
+            declared = definition(table, column)
+            formula = f" {convert(declared.formula)}" if declared and declared.formula else ""
+            words = escape(declared.words) if declared else "This column has no definition yet."
             parts.append(
                 f'<div id="def-{table}-{escape(column)}"><dt>{escape(column)}</dt><dd>{words}{formula}</dd></div>'
             )

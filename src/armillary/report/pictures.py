@@ -1,4 +1,4 @@
-"""The pictures of the first screen and those sections' pictures that no lens's own figure covers."""
+"""Figures of the report's first screen, and of sections that have no figure in figures/."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from armillary.figures.head_map import measure_map
-from armillary.figures.heads import PART_COLOURS
-from armillary.figures.spectral import median, typical_spectrum
+from armillary.figures.heads import PART_COLORS
 from armillary.figures.style import styled
 from armillary.lenses.kinds import LayerKind
+from armillary.lenses.spectral import median_spectrum, typical_spectrum
 from armillary.report.sentences import head_names, known, parts_of
 
 STRIPS = {
@@ -23,11 +23,11 @@ STRIPS = {
     "self_mass": ("itself", "#0072B2"),
     "induction_score": ("induction", "#CC79A7"),
 }
-"""What the third picture shows of every head, with its colour."""
+"""What the third figure shows of every head, with its color."""
 
 MANY = 400
 LOUDEST = 3
-"""Of more heads than MANY, the third picture shows so many of each layer."""
+"""With more heads than MANY, the third figure shows this many per layer."""
 
 SMALL = 330
 """Height of the first screen's pictures, in pixels, up to MANY_LAYERS layers; they grow with more."""
@@ -44,19 +44,19 @@ def kinds(heads: pd.DataFrame) -> tuple[go.Figure, str]:
     """The map of labels; without labels, of how broad attention is, or of the weights' regimes."""
     for measure, said in (
         ("label", "Every head by its label."),
-        ("entropy_norm", "How broadly every head attends: 0 is one key, 1 is all keys alike."),
-        ("regime", "Every head by the keys that its weights could let pass a signal."),
+        ("entropy_norm", "How broadly every head attends: 0 is one key, 1 is uniform attention."),
+        ("regime", "Every head by regime: the keys that can propagate a signal, predicted from its weights."),
     ):
         if known(heads, measure):
             return measure_map(heads, measure).update_layout(height=small(heads)), said
-    return go.Figure(), "Nothing was measured of the heads."
+    return go.Figure(), "The atlas has no measures of the heads."
 
 
 def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str] | None:
-    """What makes the logits, layer by layer; without constituents, how much of the stream is position's."""
+    """Shares of the logits by layer; without constituents, the positional share of the residual stream."""
     if known(heads, "positional_share", "content_share"):
         parts = parts_of(heads).groupby(heads["layer"]).mean()
-        said = "What makes the logits of each layer, mean over its heads."
+        said = "Shares of the logits of each layer, mean over its heads."
     elif known(layers, "pos_share"):
         parts = layers.set_index("layer")[["pos_share"]].rename(columns={"pos_share": "positional vectors"})
         said = "How much of the residual stream depends on position alone."
@@ -69,7 +69,7 @@ def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str]
                 x=parts.index.to_numpy(int),
                 y=parts[name].to_numpy(float),
                 name=name,
-                marker_color=PART_COLOURS[name],
+                marker_color=PART_COLORS[name],
                 hovertemplate="layer %{x}: %{y:.1%}<extra>" + name + "</extra>",
             )
     figure.update_layout(barmode="relative", bargap=0.15, legend=above())
@@ -82,27 +82,27 @@ def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str]
     return styled(figure, "", height=small(heads)), said
 
 
-AGAINST = "A part below 0 % works against the others, which then pass 100 %; all together make 100 %."
+AGAINST = "A part below 0 % opposes the others, which then exceed 100 %; all parts add to 100 %."
 """Why a share can be negative: it is sum(term * b) / sum(b * b), which is below 0 where a term opposes the whole."""
 
 
 def from_weights(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
-    """What stands in for the picture of position where only weights are known."""
+    """The figure in place of `position` for an atlas made from weights."""
     if not known(heads, "qk_stable_rank"):
         return None
     figure = measure_map(heads, "qk_stable_rank").update_layout(height=small(heads))
-    return figure, "How many directions queries and keys meet in: the stable rank of every W_q W_k'."
+    return figure, "The stable rank of every head's W_q W_k': in how many directions queries match keys."
 
 
 def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
-    """Every head's masses and scores by layer, the largest of each named; of many heads, each layer's largest."""
+    """Every head's masses and scores by layer, the largest of each labeled; of many heads, each layer's largest."""
     strips = {name: STRIPS[name] for name in STRIPS if known(heads, name)}
     if not strips:
         if not known(heads, "qk_align_z"):
             return None
         strips = {"qk_align_z": ("alignment of queries and keys (z)", "#0072B2")}
     figure = go.Figure()
-    for i, (column, (said, colour)) in enumerate(strips.items()):
+    for i, (column, (said, color)) in enumerate(strips.items()):
         shown = heads[heads[column].notna()].sort_values(column, ascending=False, kind="stable")
         if len(heads) > MANY:
             shown = shown.groupby("layer").head(LOUDEST)
@@ -111,7 +111,7 @@ def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
             x=shown["layer"].astype(float) + aside,
             y=shown[column].astype(float),
             mode="markers",
-            marker=dict(color=colour, size=6, opacity=0.75),
+            marker=dict(color=color, size=6, opacity=0.75),
             customdata=head_names(shown),
             name=said,
             hovertemplate="head %{customdata}: %{y:.3f}<extra>" + said + "</extra>",
@@ -123,10 +123,10 @@ def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
     styled(figure, "", height=small(heads))
     who = f"the {LOUDEST} largest heads of each layer" if len(heads) > MANY else "each head"
     if "qk_align_z" in strips:
-        return figure, f"How far queries and keys of {who} use the same directions; the largest is named."
+        return figure, f"How far queries and keys of {who} use the same directions; the largest is labeled."
     figure.update_yaxes(range=[-0.03, 1.08])
     scores = ", and the induction score" if "induction_score" in strips else ""
-    return figure, f"The attention of {who} to three places{scores}; the largest of each is named."
+    return figure, f"The attention of {who} to three positions{scores}; the largest of each is labeled."
 
 
 def above() -> dict[str, object]:
@@ -135,8 +135,8 @@ def above() -> dict[str, object]:
 
 
 def layer_shares(layers: pd.DataFrame) -> go.Figure:
-    """The residual stream: variance by position, sequence and the rest; lengths; how smooth the positional part is."""
-    panels = ("share of the variance", "mean length", "positional energy in the lowest frequencies")
+    """The residual stream: variance by position, sequence and the rest; norms; smoothness of the positional part."""
+    panels = ("share of the variance", "mean norm", "positional energy in the lowest frequencies")
     figure = make_subplots(1, 3, subplot_titles=panels, horizontal_spacing=0.07)
     at = layers["layer"].to_numpy(int)
     names = {
@@ -144,11 +144,11 @@ def layer_shares(layers: pd.DataFrame) -> go.Figure:
         "ctx_share": ("sequence", "#E69F00"),
         "resid_share": ("rest", "#999"),
     }
-    for column, (said, colour) in names.items():
-        figure.add_bar(x=at, y=layers[column], name=said, marker_color=colour, legendgroup=said, row=1, col=1)
+    for column, (said, color) in names.items():
+        figure.add_bar(x=at, y=layers[column], name=said, marker_color=color, legendgroup=said, row=1, col=1)
     lengths = {"mu_norm": ("mean", "#009E73"), "pos_norm": ("position", "#0072B2"), "ctx_norm": ("sequence", "#E69F00")}
-    for column, (said, colour) in lengths.items():
-        line = dict(line_color=colour, legendgroup=said, showlegend=said == "mean", mode="lines+markers")
+    for column, (said, color) in lengths.items():
+        line = dict(line_color=color, legendgroup=said, showlegend=said == "mean", mode="lines+markers")
         figure.add_scatter(x=at, y=layers[column], name=said, **line, row=1, col=2)
     for i, k in enumerate((1, 3, 5, 10)):
         line = dict(line_color=sample_colorscale("Viridis", [i / 4])[0], mode="lines+markers")
@@ -163,7 +163,7 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
     """Singular values of W_q W_k' and W_v W_o over their norm, median over each layer's heads."""
     figure = make_subplots(1, 2, subplot_titles=("W_q W_k'", "W_v W_o"), shared_yaxes=True)
     layers = arrays.sizes["layer"]
-    colours = sample_colorscale("Viridis", np.linspace(0, 0.9, max(layers, 2)))
+    colors = sample_colorscale("Viridis", np.linspace(0, 0.9, max(layers, 2)))
     for col, product in enumerate(("qk", "ov"), start=1):
         for end in ("", "_random"):
             if f"{product}_singular{end}" not in arrays:
@@ -173,7 +173,7 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
             at = np.arange(1, values.shape[1] + 1)
             if end:
                 line = dict(color="black", dash="dash", width=2)
-                random = median(values)
+                random = median_spectrum(values)
                 figure.add_scatter(x=at, y=random, line=line, name="random", showlegend=col == 1, row=1, col=col)
                 continue
             for layer in range(layers):
@@ -181,7 +181,7 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
                     x=at,
                     y=values[layer],
                     mode="lines",
-                    line_color=colours[layer],
+                    line_color=colors[layer],
                     name=f"layer {layer}",
                     legendgroup=str(layer),
                     showlegend=col == 1,
@@ -192,55 +192,55 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
     return styled(figure, "Singular values of the heads' products, median over each layer", height=420)
 
 
-KIND_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+KIND_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def truncation(costs: Float[np.ndarray, "layer head kept"], kinds: Sequence[LayerKind]) -> go.Figure:
-    """What the logits lose if only the n fastest frequencies turn, by kind of layer: mean over heads, and the worst."""
+    """Change of the logits if only the n fastest frequencies rotate, by kind of layer: mean over heads, and largest."""
     figure = go.Figure()
-    at = np.arange(costs.shape[-1] - 1)  # with all of them nothing changes, which has no logarithm
+    at = np.arange(costs.shape[-1] - 1)  # with all of them the change is 0, which has no logarithm
     for i, kind in enumerate(kinds):
         own = costs[list(kind.layers), ..., :-1]
         of = "" if len(kinds) == 1 else f", {kind.name}"
         for said, values, dash in (
             ("mean over heads", np.nanmean(own, axis=(0, 1)), "solid"),
-            ("the head that loses most", np.nanmax(own, axis=(0, 1)), "dash"),
+            ("most affected head", np.nanmax(own, axis=(0, 1)), "dash"),
         ):
-            line = dict(color=KIND_COLOURS[i % len(KIND_COLOURS)], dash=dash)
+            line = dict(color=KIND_COLORS[i % len(KIND_COLORS)], dash=dash)
             figure.add_scatter(x=at, y=values, mode="lines+markers", marker_size=4, line=line, name=said + of)
-    figure.add_hline(0.01, line=dict(color="grey", dash="dot"))
-    figure.update_xaxes(title="frequencies that turn, fastest first")
+    figure.add_hline(0.01, line=dict(color="gray", dash="dot"))
+    figure.update_xaxes(title="frequencies that rotate, fastest first")
     figure.update_yaxes(title="squared change of the logits", type="log", tickformat="~g")
     figure.update_layout(legend=above())
-    return styled(figure, "Which rotary frequencies could stop", height=380)
+    return styled(figure, "Cost of freezing rotary frequencies", height=380)
 
 
 def agreement(table: pd.DataFrame) -> go.Figure:
-    """Rank correlations with their intervals, marked by whether these have the expected sign or exclude it."""
+    """Rank correlations with their intervals, marked by whether the interval has the expected sign or excludes it."""
     names = [f"{a} · {b}" for a, b in zip(table["a"], table["b"], strict=True)]
-    centre = table["correlation"].to_numpy(float)
+    center = table["correlation"].to_numpy(float)
     marks = [VERDICT_MARKS[verdict] for verdict in table["verdict"]]
     figure = go.Figure(
         go.Scatter(
-            x=centre,
+            x=center,
             y=names,
             mode="markers",
             marker=dict(size=10, color=[mark[0] for mark in marks], symbol=[mark[1] for mark in marks]),
             error_x=dict(
                 type="data",
                 symmetric=False,
-                array=table["high"].to_numpy(float) - centre,
-                arrayminus=centre - table["low"].to_numpy(float),
+                array=table["high"].to_numpy(float) - center,
+                arrayminus=center - table["low"].to_numpy(float),
                 color="#999",
             ),
             customdata=table["verdict"].to_list(),
             hovertemplate="%{y}: %{x:.2f} (%{customdata})<extra></extra>",
         )
     )
-    figure.add_vline(0, line_color="grey")
+    figure.add_vline(0, line_color="gray")
     figure.update_xaxes(title="rank correlation over heads", range=[-1.05, 1.05])
     figure.update_yaxes(autorange="reversed", automargin=True)
-    return styled(figure, "Where lenses should tell the same story", height=max(260, 34 * len(table) + 130))
+    return styled(figure, "Agreement of the lenses", height=max(260, 34 * len(table) + 130))
 
 
 VERDICT_MARKS = {

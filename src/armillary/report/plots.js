@@ -1,4 +1,4 @@
-// Figures, drawn when they come into view, in the colours of the page.
+// Figures, drawn when they come into view, in the colors of the page.
 import { headRow, page } from "./format.js";
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -10,14 +10,14 @@ export function onHead(open) {
   opener = open;
 }
 
-function colours() {
+function colors() {
   return dark.matches && !printing
     ? { ink: "#dcdcd6", line: "#3a3d42", faint: "#55595f" }
     : { ink: "#24272b", line: "#e4e4df", faint: "#c4c4be" };
 }
 
 export function styled(element, figure) {
-  const { ink, line, faint } = colours();
+  const { ink, line, faint } = colors();
   const layout = structuredClone(figure.layout);
   layout.template = page.template;
   layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
@@ -28,7 +28,7 @@ export function styled(element, figure) {
   delete layout.title;
   const legendAbove = layout.legend?.yanchor === "bottom";
   const panels = layout.annotations?.some((one) => one.yref === "paper" && one.showarrow === false);
-  // axes make the room that they need by themselves, and so does a legend
+  // axes and legend reserve their own space
   layout.margin = { l: 10, r: 12, b: 10, t: panels ? (legendAbove ? 44 : 30) : 8 };
   if (legendAbove) layout.legend = { ...layout.legend, y: panels ? 1.1 : 1.02, font: { size: 11 }, entrywidth: 0 };
   if (!layout.xaxis) layout.xaxis = {};
@@ -57,7 +57,7 @@ export function draw(element, figure, opens = false) {
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   };
   element.style.minHeight = `${layout.height ?? 300}px`;
-  Plotly.newPlot(element, data, layout, settings); // afresh: an earlier drawing's margins would stay
+  Plotly.newPlot(element, data, layout, settings); // a new plot: the margins of an earlier drawing would stay
   element.figure = figure;
   element.opens = opens;
   drawn.add(element);
@@ -72,7 +72,7 @@ export function draw(element, figure, opens = false) {
   });
 }
 
-// Letters in cells are shown where they fit, by the pixels that the drawing has now; hovering tells the word anyway.
+// Letters in cells are shown where they fit at the current size; hovering shows the word anyway.
 function fitLetters(element) {
   const { _size: size, xaxis, yaxis } = element._fullLayout;
   const cell = ([low, high], pixels) => pixels / Math.max(1, Math.abs(high - low));

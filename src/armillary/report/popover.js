@@ -1,4 +1,4 @@
-// What a column means, beside the button that asks.
+// The definition of a column, shown beside its '?' button.
 import { make } from "./format.js";
 
 export function explain(button, table, name) {

@@ -1,4 +1,4 @@
-"""The sections of one atlas's report: what each lens found, or a sentence that says why there is nothing."""
+"""The sections of one atlas's report: the results of each lens, or a sentence that says why there are none."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from armillary.atlas.columns import REPORT_SETS, in_set
 from armillary.errors import ArmillaryError
 from armillary.figures import gaussian as gaussian_figures
 from armillary.figures import localization as localization_figures
@@ -15,52 +16,18 @@ from armillary.lenses import gaussian as gaussian_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import rotary as rotary_lens
 from armillary.lenses.kinds import LayerKind
+from armillary.lenses.labels import agreement_table
 from armillary.lenses.rotary import RecommendedP
 from armillary.report import pictures
 from armillary.report.anatomy import anatomy
 from armillary.report.page import Block, Grid, HeadMap, Pairs, Picture, Section, Words
 from armillary.report.sentences import known
-from armillary.tables import SHOWN
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 MOST_POINTS = 3000
-"""A scatter of more points than these shows every n-th."""
-
-SETS: dict[str, tuple[str, ...]] = {
-    "overview": (
-        *("label", "also", "significant", "check", "entropy_norm", "self_mass", "prev_mass", "first_mass"),
-        "induction_score",
-        *("mean_distance", "positional_share", "content_share", "high_freq_share", "regime"),
-    ),
-    "attention": (
-        *("label", "also", "rests_on", "first_label", "second_label", "focus", "entropy", "entropy_norm"),
-        *("mixed_tokens", "self_mass"),
-        *("prev_mass", "next_mass", "near_mass", "first_mass", "sink_mass", "mean_distance", "induction_score"),
-        *("duplicate_score", "rank_one_distance"),
-    ),
-    "constituents": (
-        *("share_mean_mean", "share_mean_pos", "share_pos_mean", "share_pos_pos", "share_bias", "share_mean_cvec"),
-        *("share_pos_cvec", "share_cvec_mean", "share_cvec_pos", "share_cvec_cvec", "positional_share"),
-        *("content_share", "mixed_share", "preference_share", "argmax_ratio", "pwp_energy_10", "qk_energy_10"),
-        "constituent_error",
-    ),
-    "spectra": (
-        *("qk_trace", "qk_fro", "qk_spec", "qk_stable_rank", "qk_stable_rank_random", "qk_entropy_rank"),
-        *("qk_symmetric_share", "qk_align_z", "qk_effective_trace", "qk_effective_fro", "qk_effective_spec"),
-        *("qk_effective_stable_rank", "qk_effective_symmetric_share", "qk_effective_align_z", "qk_norm_scale"),
-        *("ov_trace", "ov_fro", "ov_spec", "ov_stable_rank", "ov_stable_rank_random"),
-        *("ov_entropy_rank", "ov_symmetric_share"),
-    ),
-    "localization": (
-        *("regime", "xi", "eta", "r", "rho_fit", "rho_chance", "rho_error", "regime_data", "xi_data", "eta_data"),
-        *("r_data", "rho_fit_data", "rho_chance_data", "rho_error_data", "entropy", "least_entropy"),
-    ),
-    "rotary": ("high_freq_share", "still_share", "self_cosine", "previous_cosine", "rotation_change"),
-    "logits": (*("logit_mean", "logit_variance", "logit_skewness", "logit_kurtosis", "gaussian_ratio"),),
-}
-"""Choices of columns of the heads table."""
+"""A scatter with more points shows every n-th."""
 
 
 def sections(atlas: "Atlas") -> list[Section]:
@@ -76,14 +43,14 @@ def sections(atlas: "Atlas") -> list[Section]:
         ("gaussian", "Gaussian fit", gaussian),
         ("provenance", "Provenance", provenance),
     )
-    found = []
+    report_sections = []
     for name, title, make in makers:
         try:
             blocks = make(atlas)
-        except ArmillaryError as error:  # the atlas lacks something: the sentence says what, and how to get it
+        except ArmillaryError as error:  # the atlas lacks something: the message says what, and how to get it
             blocks = [Words(sentence(str(error)))]
-        found.append(Section(name, title, blocks))
-    return found
+        report_sections.append(Section(name, title, blocks))
+    return report_sections
 
 
 def sentence(text: str) -> str:
@@ -92,16 +59,18 @@ def sentence(text: str) -> str:
 
 
 def layers(atlas: "Atlas") -> list[Block]:
-    if not atlas.settings["streams"]:
-        raise ArmillaryError("this atlas was made from weights alone and has no residual stream: scan the model")
+    if atlas.kind == "weights":
+        raise ArmillaryError(
+            "this atlas was made from weights alone and has no residual stream", advice="scan the model"
+        )
     table = atlas.layers
     if not known(table, "pos_share"):
-        raise ArmillaryError("this atlas has no positions: scan with the stream 'positions'")
+        raise ArmillaryError("this atlas has no positions", advice="scan with the stream 'positions'")
     return [
         Picture(
             pictures.layer_shares(table),
-            "Position, sequence and the rest share the variance of each layer; energy near 1 means that the positional "
-            "vectors vary smoothly with position.",
+            "The variance of each layer is split into position, sequence and rest; energy near 1 means that the "
+            "positional vectors vary smoothly with position.",
         ),
         _grid("layers", table, "layers", "Layers of the residual stream, from the embeddings (0) to the last block."),
     ]
@@ -109,18 +78,16 @@ def layers(atlas: "Atlas") -> list[Block]:
 
 def heads(atlas: "Atlas") -> list[Block]:
     table = filled(atlas.heads)
-    sets = {name: [c for c in columns if c in table] for name, columns in SETS.items()}
-    if not atlas.settings["streams"]:
+    sets: dict[str, list[str]] = {name: in_set("heads", name, table.columns) for name in REPORT_SETS}
+    if atlas.kind == "weights":
         sets = {"spectra": sets["spectra"], **sets}
     sets = {name: columns for name, columns in sets.items() if columns}
     rest = [str(column) for column in table.columns if column not in ("layer", "head")]
     grid = Grid("heads", table, "heads", "Every head. Open one for its dossier.", {**sets, "all": rest}, filters=True)
-    return [HeadMap("Layers downwards, heads across. Click a head to open its dossier."), grid]
+    return [HeadMap("Layers down, heads across. Click a head to open its dossier."), grid]
 
 
 def agreement(atlas: "Atlas") -> list[Block]:
-    from armillary.lenses.labels import agreement_table
-
     table = agreement_table(atlas)
     if table.empty:
         raise ArmillaryError("this atlas has too few measures for its lenses to be compared")
@@ -130,12 +97,12 @@ def agreement(atlas: "Atlas") -> list[Block]:
     said = f"the intervals of {len(against)} exclude it ({named})" if len(against) else "no interval excludes it"
     return [
         Words(
-            f"Measures of different lenses that should tell the same story, ranked over heads: {right} of {len(table)} "
-            f"correlations have the expected sign, and {said}. Intervals are 95 %, as if heads were independent."
+            f"Rank correlations over heads between measures of different lenses that should agree: {right} of "
+            f"{len(table)} have the expected sign, and {said}. The 95 % intervals assume independent heads."
         ),
         Picture(
             pictures.agreement(table),
-            "Blue: the interval has the expected sign throughout; hollow: it leaves the sign open; red crosses: it "
+            "Blue: the whole interval has the expected sign; hollow: it includes zero; red crosses: it "
             "excludes the expected sign.",
         ),
         Grid("agreement", table, "agreement", "Rank correlations between lenses."),
@@ -144,18 +111,18 @@ def agreement(atlas: "Atlas") -> list[Block]:
 
 def spectra(atlas: "Atlas") -> list[Block]:
     if not atlas.has("spectral"):
-        missing = atlas.attrs["anatomy"]["missing"]
-        raise ArmillaryError(missing or "this atlas has no spectra: `armillary weights MODEL --out DIR` writes them")
+        missing = atlas.anatomy.missing
+        raise ArmillaryError(missing or "this atlas has no spectra: `armillary weights` writes them")
     blocks: list[Block] = [
         Picture(
             spectral_figures.head_maps(atlas.heads),
             "From the weights alone. Click a head to open its dossier.",
             opens=True,
         ),
-        Picture(pictures.median_spectra(atlas.group("spectral")), "Steep lines: few directions do most of the work."),
+        Picture(pictures.median_spectra(atlas.group("spectral")), "A steep line: few directions dominate."),
     ]
     if atlas.has("tables/matrices"):
-        caption = "How much of each matrix stands out of noise, and how far its spectrum is from that of noise."
+        caption = "How much energy of each matrix is in outliers, and how far its spectrum is from a random one."
         blocks.append(Picture(spectral_figures.outliers_by_layer(atlas.matrices), caption))
         blocks.append(_grid("matrices", atlas.matrices, "matrices", "Every matrix against a random one of its shape."))
     return blocks
@@ -172,21 +139,21 @@ def rotary(atlas: "Atlas") -> list[Block]:
             "The dotted line is 1 %. Cross terms between frequencies are left out.",
         )
     )
-    said = "Mean length of each frequency's part of q, k and v, and its share of the logits; mean over heads."
+    said = "Mean norm of each frequency's part of q, k and v, and its share of the logits; mean over heads."
     blocks += [Picture(figure, said) for figure in rotary_figures.frequencies_by_kind(table)]
     if bands.empty:
-        return [*blocks, Words("No head spends more than three times its median norm on a single frequency.")]
-    shown = f"the {MOST_BANDS} strongest of {len(bands)}" if len(bands) > MOST_BANDS else "all of them"
-    caption = f"Frequencies on which heads spend at least three times their median norm: {shown}."
+        return [*blocks, Words("No head has a frequency with more than three times its median norm.")]
+    shown = f"the {MOST_BANDS} strongest of {len(bands)}" if len(bands) > MOST_BANDS else "all"
+    caption = f"Frequencies with at least three times a head's median norm: {shown}."
     return [*blocks, _grid("bands", bands.head(MOST_BANDS), "bands", caption)]
 
 
 def _recommended(kind: LayerKind, best: RecommendedP) -> str:
     where = "" if kind.alone else f"In the {kind.name}: "
     text = (
-        f"if only the {best.kept} fastest of {best.frequencies} frequencies turned (p = {best.p:.2f}), the "
+        f"if only the {best.kept} fastest of {best.frequencies} frequencies rotated (p = {best.p:.2f}), the "
         f"logits would change by {100 * best.cost:.1f} % of their variance, mean over heads; head "
-        f"{best.worst_head} would lose most ({100 * best.worst_cost:.1f} %)."
+        f"{best.worst_head} would change most ({100 * best.worst_cost:.1f} %)."
     )
     return where + text if where else sentence(text)
 
@@ -196,11 +163,11 @@ MOST_BANDS = 200
 
 def localization(atlas: "Atlas") -> list[Block]:
     if not known(atlas.heads, "regime"):
-        missing = atlas.attrs["anatomy"]["missing"]
+        missing = atlas.anatomy.missing
         raise ArmillaryError(missing or "this atlas has no spectra of the weights, from which regimes follow")
     caption = (
         "Every head by the mean and the scale of the eigenvalues of W_q W_k'; outside the dotted lines attention "
-        "localises."
+        "localizes."
     )
     blocks: list[Block] = [Words(localization_lens.EFFECTIVE)] if localization_lens.is_effective(atlas) else []
     blocks.append(Picture(localization_figures.regime_map(atlas.heads), caption))
@@ -209,12 +176,12 @@ def localization(atlas: "Atlas") -> list[Block]:
     except ArmillaryError as error:
         return [*blocks, Words(sentence(str(error)))]
     if table["observed"].notna().any():
-        said = "How often keys at each place pass a signal, mean over the heads of a layer."
+        said = "How often keys at each position propagate a signal, mean over the heads of a layer."
         blocks.append(Picture(localization_figures.propagation_curves(table), said))
         fit = localization_lens.fit_sentence(atlas)
         blocks += [Words(fit)] if fit else []
     else:
-        blocks.append(Words("This model sees both sides; which keys pass a signal is only defined for causal ones."))
+        blocks.append(Words("This model is bidirectional; signal propagation is only defined for causal models."))
     summary = localization_lens.layer_table(atlas)
     return [*blocks, _grid("localization", summary, "localization", "Means over the heads of each layer.")]
 
@@ -230,11 +197,11 @@ def gaussian(atlas: "Atlas") -> list[Block]:
         step = -(-len(predictions) // MOST_POINTS)
         said = "Every head at every distance" + (f" (each {step}th point)" if step > 1 else "")
         blocks.append(
-            Picture(gaussian_figures.predicted_variances(predictions[::step]), said + "; on the line is right.")
+            Picture(gaussian_figures.predicted_variances(predictions[::step]), said + "; exact ones lie on the line.")
         )
     else:
         blocks.append(
-            Words("Logits by distance were not kept: scan with the stream 'lags' for the predicted variances.")
+            Words("Logits by distance were not measured: scan with the stream 'lags' for the predicted variances.")
         )
     return [*blocks, _grid("gaussian", table, "gaussian", "The attention input of each layer as a Gaussian.")]
 
@@ -254,7 +221,7 @@ def provenance_rows(atlas: "Atlas") -> dict[str, str]:
     rows |= {key.replace("_", " "): value for key, value in attributes["settings"].items()}
     rows |= {f"version of {key}": value for key, value in attributes["versions"].items()}
     rows["finished"] = attributes.get("finished", "")
-    rows["blocks skipped"] = attributes.get("skipped_blocks") or "none"
+    rows["sequences skipped"] = attributes.get("skipped_blocks") or "none"
     rows["notes"] = attributes.get("notes") or "none"
     return {key: _written(value) for key, value in rows.items()}
 
@@ -273,14 +240,14 @@ def _written(value: Any) -> str:
 
 
 def filled(table: pd.DataFrame) -> pd.DataFrame:
-    """Without columns that hold nothing."""
+    """Without empty columns."""
     return table.dropna(axis=1, how="all")
 
 
 def _grid(name: str, table: pd.DataFrame, meaning: str, caption: str) -> Grid:
     table = filled(table)
     columns = [str(column) for column in table.columns if column != "layer"]
-    usual = [column for column in SHOWN.get(meaning, ()) if column in columns]
+    usual = in_set(meaning, "usual", columns)
     return Grid(
         name, table, meaning, caption, {"usual": usual, "all": columns} if 0 < len(usual) < len(columns) else {}
     )

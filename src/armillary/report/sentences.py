@@ -1,6 +1,6 @@
-"""The report's first sentences, written from the tables: every number in them is a fact that can be checked.
+"""The report's first sentences, written from the tables.
 
-Each function gives the text and its facts: named, unrounded, in the order in which the text says them.
+Each function returns the text and the numbers in it: named, unrounded, in their order in the text, for tests to check.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ KINDS = {
 """Labels as words before 'head', in the order that breaks ties."""
 
 MOST_KINDS = 4
-"""So many kinds of heads are told one by one."""
+"""How many kinds of heads are listed one by one."""
 
 MASSES = {
     "first_mass": "to the first token",
@@ -41,7 +41,7 @@ MASSES = {
 Fact = int | float | str
 
 
-class Told(NamedTuple):
+class Sentence(NamedTuple):
     """A sentence and the facts in it."""
 
     text: str
@@ -50,7 +50,7 @@ class Told(NamedTuple):
 
 @dataclass
 class _Writer:
-    """Writes facts as words and remembers them."""
+    """Formats facts for a sentence and collects them."""
 
     facts: dict[str, Fact] = field(default_factory=dict)
 
@@ -70,8 +70,8 @@ class _Writer:
         self.facts[name] = value
         return value
 
-    def told(self, text: str) -> Told:
-        return Told(text, self.facts)
+    def sentence(self, text: str) -> Sentence:
+        return Sentence(text, self.facts)
 
 
 def percent(value: float) -> str:
@@ -92,17 +92,17 @@ def listed(parts: list[str]) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """The word for so many of them."""
+    """The word in singular or plural."""
     return one if count == 1 else many or one + "s"
 
 
 def known(table: pd.DataFrame, *columns: str) -> bool:
-    """Whether the table holds anything in each of these columns."""
+    """Whether the table has values in each of these columns."""
     return all(column in table and bool(table[column].notna().any()) for column in columns)
 
 
 def counted(words: pd.Series, order: tuple[str, ...]) -> list[tuple[str, int]]:
-    """Each word with its number, most frequent first; equal ones in this order, then by the alphabet."""
+    """Each word with its count, most frequent first; ties in this order, then alphabetically."""
     counts = words.dropna().value_counts().to_dict()
     rank = {word: i for i, word in enumerate(order)}
     return sorted(((str(w), int(n)) for w, n in counts.items()), key=lambda c: (-c[1], rank.get(c[0], len(rank)), c[0]))
@@ -111,22 +111,22 @@ def counted(words: pd.Series, order: tuple[str, ...]) -> list[tuple[str, int]]:
 # how many heads of which kind, and where --------------------------------------------------------------------------
 
 
-def kinds(heads: pd.DataFrame) -> Told:
-    """How many heads of which kind there are and in which layers; without labels, where attention goes."""
+def kinds(heads: pd.DataFrame) -> Sentence:
+    """How many heads have each label and in which layers; without labels, where attention goes."""
     write = _Writer()
     count, layers = len(heads), int(heads["layer"].nunique())
     model = f"{write.count('heads', count)} {plural(count, 'head')}"
     model += f" in {write.count('layers', layers)} {plural(layers, 'layer')}"
     if known(heads, "label"):
-        return write.told(_by_label(write, heads, model))
+        return write.sentence(_by_label(write, heads, model))
     if known(heads, *MASSES):
         rests = [(name, to, int((heads[name] > 0.5).sum())) for name, to in MASSES.items()]
         said = listed([f"{to} in {write.count(name, n) if n else 'none'}" for name, to, n in rests])
-        return write.told(f"Of {model}, more than half of the attention goes {said}; this atlas has no labels.")
+        return write.sentence(f"Of {model}, more than half of the attention goes {said}; this atlas has no labels.")
     if known(heads, "regime"):
         said = listed([f"{write.count(word, n)} {word}" for word, n in counted(heads["regime"], ())])
-        return write.told(f"Of {model}, judged by the keys that their weights could let pass a signal, {said}.")
-    return write.told(f"The model has {model}; this atlas does not say what they do.")
+        return write.sentence(f"Of {model}, by the keys that can propagate a signal (from the weights), {said}.")
+    return write.sentence(f"The model has {model}; this atlas does not have their labels.")
 
 
 def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
@@ -149,22 +149,22 @@ def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
 
 
 def _unsure(write: _Writer, heads: pd.DataFrame) -> str:
-    """How many labels are not significant (broad and mixed never are), and how many fail their own check."""
+    """How many labels are not significant (broad and mixed never are), and how many failed their check."""
     said = ""
     if known(heads, "significant"):
         named = ~heads["label"].isin(["broad", "mixed"])
         unsure = int((named & ~heads["significant"].astype("boolean").fillna(True)).sum())
-        said = f"; random heads could pass for {write.count('unsure', unsure)} of them" if unsure else ""
+        labels = plural(unsure, "label is", "labels are")
+        said = f"; {write.count('unsure', unsure)} {labels} not significant against random heads" if unsure else ""
     if known(heads, "check"):
         failed = int((heads["check"] == "fails").sum())
         checked = write.count("checked", int(heads["check"].notna().sum()))
-        fail = plural(failed, "fails", "fail")
-        said += f"; of {checked} labels that were checked, {write.count('failed', failed)} {fail}"
+        said += f"; of {checked} checked labels, {write.count('failed', failed)} failed"
     return said
 
 
 def _where(write: _Writer, word: str, part: pd.DataFrame) -> str:
-    """The head if there is one, else the layers from first to last."""
+    """The head if there is only one, else the first and last layer."""
     if len(part) == 1:
         return write.word(f"{word} at", head_names(part)[0])
     first, last = int(part["layer"].min()), int(part["layer"].max())
@@ -183,7 +183,7 @@ def head_names(heads: pd.DataFrame) -> list[str]:
 
 
 def parts_of(heads: pd.DataFrame) -> pd.DataFrame:
-    """What makes each head's logits: rotated mean, positional vectors, bias, mixed, content; they add to 1."""
+    """The parts of each head's logits: rotated mean, positional vectors, bias, mixed, content; they add to 1."""
     vectors = heads["share_mean_pos"] + heads["share_pos_mean"] + heads["share_pos_pos"]
     parts = {
         "rotated mean": heads["share_mean_mean"],
@@ -198,16 +198,16 @@ def parts_of(heads: pd.DataFrame) -> pd.DataFrame:
 THROUGH = {"rotated mean": "the rotated mean", "positional vectors": "positional vectors", "bias": "a position bias"}
 
 
-def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Told:
-    """What share of the logits position makes, and through what; `encodings` as the model declares them."""
+def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Sentence:
+    """The share of the logits due to position, and by which parts; `encodings` as the model declares them."""
     write = _Writer()
     declared = f"its layers have {listed(encodings)}" if encodings else "its layers declare no position encoding"
     if not known(heads, "positional_share", "content_share"):
         said = why or "scan it with the streams positions and constituents"
-        return write.told(f"How this model carries position was not measured ({said}); {declared}.")
+        return write.sentence(f"How this model carries position was not measured ({said}); {declared}.")
     mean = parts_of(heads).mean()
     total = float(heads["positional_share"].mean())
-    text = f"Position makes {write.percent('positional', total)} of the logits' variation, mean over heads"
+    text = f"Position explains {write.percent('positional', total)} of the logits' variation, mean over heads"
     through = [
         f"{write.percent(name, float(mean[name]))} by {said}"
         for name, said in THROUGH.items()
@@ -216,16 +216,16 @@ def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Told:
     text += f" ({listed(through)})" if through else ""
     text += f", content {write.percent('content', float(mean['content']))}"
     text += f" and the two together {write.percent('mixed', float(mean['mixed']))}"
-    return write.told(text + _extremes(write, heads) + ".")
+    return write.sentence(text + _extremes(write, heads) + ".")
 
 
 def _extremes(write: _Writer, heads: pd.DataFrame) -> str:
-    """Where position weighs most and least, if layers differ."""
+    """The layers in which position matters most and least, if layers differ."""
     layers = heads.groupby("layer")["positional_share"].mean().dropna().astype(float)
     if len(layers) < 2 or layers.max() == layers.min():
         return ""
     most, least = int(str(layers.idxmax())), int(str(layers.idxmin()))
-    said = f"; position weighs most in layer {write.count('most layer', most)}"
+    said = f"; position matters most in layer {write.count('most layer', most)}"
     said += f" ({write.percent('most', layers.max())}) and least in layer {write.count('least layer', least)}"
     return said + f" ({write.percent('least', layers.min())})"
 
@@ -235,8 +235,8 @@ def _extremes(write: _Writer, heads: pd.DataFrame) -> str:
 
 def stands_out(
     heads: pd.DataFrame, layers: pd.DataFrame, rotary: Sequence[tuple[LayerKind, RecommendedP]] = ()
-) -> Told:
-    """The sinks, the strongest heads, and how far position is a matter of few frequencies, by kind of layer."""
+) -> Sentence:
+    """Attention sinks, the strongest heads, and the rotary frequencies that could be frozen, by kind of layer."""
     write = _Writer()
     clauses: list[str] = []
     if known(heads, "first_mass"):
@@ -253,11 +253,11 @@ def stands_out(
             clauses.append(f"{said} is {shown(column, float(heads[column].max()))} ({_which(write, column, top)})")
     if rotary:
         said_once = 1 < rotary[0][1].frequencies > rotary[0][1].kept
-        told = [
-            _still(write, best, "" if kind.alone else f"in the {kind.name}", again=i > 0 and said_once)
+        frozen = [
+            _frozen(write, best, "" if kind.alone else f"in the {kind.name}", again=i > 0 and said_once)
             for i, (kind, best) in enumerate(rotary)
         ]
-        clauses.append(", ".join(told))
+        clauses.append(", ".join(frozen))
     elif known(layers, "dct_energy_10") and len(layers) > 1:
         smooth = float(layers["dct_energy_10"].iloc[1:].median())
         lowest = write.percent("smooth", smooth)
@@ -270,8 +270,8 @@ def stands_out(
         rank = float(heads["qk_stable_rank"].median())
         clauses.append(f"the median stable rank of a head's W_q W_k' is {write.number('qk_stable_rank', rank, 1)}")
     if not clauses:
-        return write.told("Nothing was measured that could stand out.")
-    return write.told(clauses[0][0].upper() + "; ".join(clauses)[1:] + ".")
+        return write.sentence("Nothing was measured that this sentence could report.")
+    return write.sentence(clauses[0][0].upper() + "; ".join(clauses)[1:] + ".")
 
 
 def _which(write: _Writer, name: str, top: pd.DataFrame) -> str:
@@ -283,43 +283,44 @@ def _which(write: _Writer, name: str, top: pd.DataFrame) -> str:
     )
 
 
-def _still(write: _Writer, rotary: RecommendedP, where: str, again: bool = False) -> str:
-    """How many frequencies could stop turning; `again` where the clause before said it of other layers."""
-    still = rotary.frequencies - rotary.kept
+def _frozen(write: _Writer, rotary: RecommendedP, where: str, again: bool = False) -> str:
+    """How many frequencies could be frozen; `again` if the clause before says the same of other layers."""
+    frozen = rotary.frequencies - rotary.kept
     place = f"{write.word(f'place {where}', where)} " if where else ""
     if rotary.frequencies == 1:
-        can = "stop turning cheaply" if still else "not stop turning cheaply"
-        return f"{place}the only rotary frequency could {can}"
-    stop = write.count(f"still {where}".strip(), still) if still else ""
+        can = "could be frozen at little cost" if frozen else "cannot be frozen at little cost"
+        return f"{place}the only rotary frequency {can}"
+    count = write.count(f"frozen {where}".strip(), frozen) if frozen else ""
     of = f"of {write.count(f'frequencies {where}'.strip(), rotary.frequencies)} rotary frequencies"
-    if not still:
-        return f"{place}none {of} could stop turning cheaply"
+    if not frozen:
+        return f"{place}none {of} can be frozen at little cost"
     cost = f"{100 * rotary.cost:.1f}\u00a0%"
     write.facts[f"cost {where}".strip()] = float(rotary.cost)
     if again:
-        return f"{place}the slowest {stop} of {rotary.frequencies}, by {cost}"
-    return f"{place}the slowest {stop} {of} could stop turning and change the logits by {cost}"
+        return f"{place}the slowest {count} of {rotary.frequencies} by {cost}"
+    return f"{place}freezing the slowest {count} {of} changes the logits by {cost}"
 
 
 # two atlases ------------------------------------------------------------------------------------------------------
 
 
-def labels_changed(a: pd.DataFrame, b: pd.DataFrame) -> Told:
-    """How many heads have another label in b, and the most frequent change."""
+def labels_changed(a: pd.DataFrame, b: pd.DataFrame) -> Sentence:
+    """How many heads have a different label in b, and the most frequent change."""
     write = _Writer()
     if not known(a, "label") or not known(b, "label"):
         count = write.count("heads", len(a))
-        return write.told(f"The two atlases have the same {count} heads; without labels in both, only numbers compare.")
+        return write.sentence(
+            f"The two atlases have the same {count} heads; without labels in both, only numbers can be compared."
+        )
     changed = changed_labels(a, b)
     n = len(changed)
     if not n:
-        return write.told(f"All {write.count('heads', len(a))} heads keep their label.")
-    said = (
-        f"{write.count('changed', n)} of {write.count('heads', len(a))} heads {plural(n, 'has', 'have')} another label"
-    )
+        return write.sentence(f"All {write.count('heads', len(a))} heads keep their label.")
+    changed_heads = f"{write.count('changed', n)} of {write.count('heads', len(a))} heads"
+    said = f"{changed_heads} {plural(n, 'has', 'have')} a different label"
     pairs = counted(changed["before"].fillna("none") + " to " + changed["after"].fillna("none"), ())
     most = f"{pairs[0][0]} ({write.count('times', pairs[0][1])} {plural(pairs[0][1], 'head')})"
-    return write.told(f"{said}; the most frequent change is from {most}.")
+    return write.sentence(f"{said}; the most frequent change is from {most}.")
 
 
 def changed_labels(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -329,20 +330,20 @@ def changed_labels(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     return both[~same].reset_index(drop=True)
 
 
-def largest_change(changes: pd.DataFrame) -> Told:
+def largest_change(changes: pd.DataFrame) -> Sentence:
     """The measure and head that changed most, in units of its spread over heads."""
     write = _Writer()
     moved = changes[np.isfinite(changes["size"]) & (changes["size"] > 0)]
     if moved.empty:
-        return write.told("No measure of any head changed.")
+        return write.sentence("No measure of any head changed.")
     top = moved.iloc[0]
     head = write.word("head", f"{int(top['layer'])}.{int(top['head'])}")
     went = f"from {write.number('a', float(top['a']))} to {write.number('b', float(top['b']))}"
     size = f"{write.number('size', float(top['size']), 1)} times its spread over heads"
-    return write.told(f"The largest change is that of {top['measure']} in head {head}, {went}: {size}.")
+    return write.sentence(f"The largest change is {top['measure']} of head {head}, {went}: {size}.")
 
 
-def position_changed(a: pd.DataFrame, b: pd.DataFrame) -> Told:
+def position_changed(a: pd.DataFrame, b: pd.DataFrame) -> Sentence:
     """How the share of position in the logits changed, and where attention goes."""
     write = _Writer()
     clauses: list[str] = []
@@ -356,5 +357,5 @@ def position_changed(a: pd.DataFrame, b: pd.DataFrame) -> Told:
             went = f"{write.percent(f'{column} a', before)} to {write.percent(f'{column} b', after)}"
             clauses.append(f"{said} goes from {went}" if not clauses else f"{said} from {went}")
     if not clauses:
-        return write.told("Neither shares of the logits nor attention were measured in both.")
-    return write.told("On average over heads, " + listed(clauses) + ".")
+        return write.sentence("Not both atlases have shares of the logits or attention masses.")
+    return write.sentence("On average over heads, " + listed(clauses) + ".")

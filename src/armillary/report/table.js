@@ -3,7 +3,7 @@ import { make, page, shown } from "./format.js";
 import { parse } from "./filter.js";
 import { question } from "./popover.js";
 
-const AT_FIRST = 100; // rows shown until more are asked for
+const AT_FIRST = 100; // rows shown until 'show all'
 
 // Whether a column's numbers all lie between 0 and 1, so that a bar can show them.
 function isShare({ number, values }) {

@@ -1,27 +1,28 @@
-"""What every head's attention looks like, in one pass over its logits, a tile at a time."""
+"""Entropy, masses, distances and logit moments of every head, in one pass over its logits, a tile at a time."""
 
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
+from armillary.observe.view import AttentionView
 from armillary.streams.by_place import Places
 from armillary.streams.causal import CausalBlock, LayerKeys
 from armillary.streams.causal_geometry import plain_keys
+from armillary.streams.declaration import Declaration, Option, Reads
 from armillary.streams.masked import MaskedBlock
 from armillary.streams.power_sums import MOMENT_STATE, MOMENTS, combine_moments, finish_moments
 from armillary.streams.stream import State
 from armillary.streams.tiles import row_blocks
-from armillary.view import AttentionView
 
 
 class AttentionStatistics:
-    """Per head, over rows t >= skip: entropy, masses, distance; and of the logits: moments, by lag, mean matrix.
+    """Per head, over rows t >= skip: entropy, masses, distance; of the logits: moments, moments by lag, mean matrix.
 
-    Rows see all their visible keys, the first ones too. Logit moments count pairs of kept tokens only (the first
-    `skip` take no part, as queries or as keys), before the soft-cap. Entropy counts a sink as one more outcome. rho:
-    how often each of PLACES parts of the keys passes a signal (streams/localization.py), rho_keys keys on average.
-    channel_share, bias_share: shares of the logits, as in MEASURES 'Constituents', of each channel of q and k; they
-    add to 1. Sums along a row of logits, and by lag over a block's rows, are float32 (float64 if the
-    model is), sums of these float64.
+    Attention counts all visible keys, including the first. Logit moments count only pairs of kept tokens (the first
+    `skip` tokens are left out as queries and as keys), before the soft-cap. Entropy counts a sink as one more outcome.
+    rho: how often a key in each of PLACES parts passes a signal (streams/localization.py); rho_keys: mean number of
+    keys. channel_share, bias_share: share of the logits of each channel of q and k, and of the bias, defined like the
+    share_* columns (docs/reference.md); they add to 1. Sums along a row of logits, and by lag over a block's rows, are
+    float32 (float64 if the model is), sums of these float64.
     """
 
     def __init__(self, skip: int, length: int) -> None:
@@ -52,27 +53,27 @@ class AttentionStatistics:
     def measure(self, batch: AttentionView) -> State:
         if batch.queries <= self.skip or batch.keys > self.length:
             raise ArmillaryError(
-                f"{batch.queries} queries and {batch.keys} keys, without the first {self.skip}: these statistics were "
-                f"made for texts of up to {self.length} tokens, and need one after the skipped"
+                f"{batch.queries} queries and {batch.keys} keys do not fit these statistics: they are for texts of up "
+                f"to {self.length} tokens, with more than the {self.skip} skipped ones"
             )
         places, layer = Places(batch.heads, self.length, batch.q.device), LayerKeys(batch)
         total: State = {}
         for block in row_blocks(batch, self.skip):
             plain = plain_keys(block, self.skip)
             if plain is None:
-                found = MaskedBlock(block, self.skip, places).state()
+                state = MaskedBlock(block, self.skip, places).state()
             else:
-                found = CausalBlock(block, plain, self.skip, layer, places).state()
-            total = self._add(total, found) if total else found
+                state = CausalBlock(block, plain, self.skip, layer, places).state()
+            total = self._add(total, state) if total else state
         return total | places.state
 
     @staticmethod
-    def _add(total: State, found: State) -> State:
-        """What `combine` gives, in the memory of the first."""
-        moments = combine_moments(total, found)
+    def _add(total: State, state: State) -> State:
+        """The same as `combine`, in place."""
+        moments = combine_moments(total, state)
         for name, tensor in total.items():
             if name not in MOMENT_STATE:
-                tensor += found[name]
+                tensor += state[name]
         return total | moments
 
     def combine(self, a: State, b: State) -> State:
@@ -82,7 +83,7 @@ class AttentionStatistics:
     def finish(self, state: State) -> dict[str, Tensor]:
         rows = state["rows"]
         means = {name: state[name] / rows for name in MASSES}
-        lags = slice(self.length - 1, None)  # keys at the query's place or before it
+        lags = slice(self.length - 1, None)  # keys at the query's position or before it
         mean_by_lag = state["lag_sum"] / state["lag_count"]
         by_lag = state["lag_square"] / state["lag_count"] - mean_by_lag.square()
         return {
@@ -101,3 +102,15 @@ class AttentionStatistics:
 
 
 MASSES = ("entropy", "least_entropy", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")
+
+
+ATTENTION = Option("attention", "entropy, masses, distances and logits of every head")
+
+HEADS = Declaration(
+    "attention.head",
+    ATTENTION,
+    Reads.ATTENTION,
+    lambda context: AttentionStatistics(context.skip, context.length),
+    lenses=("heads", "labels", "localization", "rotary", "gaussian"),
+    plain=True,
+)

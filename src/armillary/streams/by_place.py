@@ -1,18 +1,19 @@
-"""Sums over pairs of places by lag, and by the cells of a grid over the text."""
+"""Sums over pairs (query, key) by lag, and by the cells of a grid over the text."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from armillary.streams.stream import State, wide
+from armillary.observe.precision import wide
+from armillary.streams.stream import State
 from armillary.streams.tiles import Rows
 
 CELLS = 128
-"""The mean logit matrix is kept on a grid of at most this many cells a side (exact up to as many positions)."""
+"""The mean logit matrix is stored on a grid of at most this many cells a side (exact up to as many positions)."""
 
 
 class Places:
-    """Sums over the pairs of a text by lag i - j, from -(length - 1), and by cell; they grow block by block."""
+    """Sums over the pairs of a text by lag i - j, from -(length - 1), and by cell; blocks of rows add to them."""
 
     def __init__(self, heads: int, length: int, device: torch.device) -> None:
         self.length = length
@@ -23,21 +24,21 @@ class Places:
         self.state: State = {name: where.new_zeros(shape) for name, shape in {**shapes, **grids}.items()}
 
     def add_lags(self, name: str, heads: slice, lowest: int, sums: Float[Tensor, "head lag"]) -> None:
-        """Sums of consecutive lags from the lowest on."""
+        """Add sums of consecutive lags from `lowest` on."""
         at = lowest + self.length - 1
         self.state[name][heads, at : at + sums.shape[-1]] += sums
 
     def cells(self, name: str, heads: slice, query: Int[Tensor, "row"]) -> Float[Tensor, "head cell cell_"]:
-        """The sums of the cells that hold these rows, and all cells of keys; to add to."""
+        """A view of the sums of the cells with these rows, for all cells of keys; add to it in place."""
         first, last = cell_of(query[[0, -1]], self.length).tolist()
         return self.state[name][heads, first : last + 1]
 
     def add_pairs_by_lag(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
-        """Pairs one by one: the block's rows with its keys."""
+        """Add the values of single pairs, the block's rows with its keys, by lag."""
         self.add_lags(name, heads, int(block.query[0]) - block.keys.stop + 1, diagonal_sums(pairs))
 
     def add_pairs_by_cell(self, name: str, heads: slice, block: Rows, pairs: Float[Tensor, "head row key"]) -> None:
-        """The same, by cell."""
+        """Add the values of single pairs by cell."""
         rows = by_cell_of_row(pairs, block.query, self.length)
         columns = cell_of(block.places, self.length).to(rows.device)
         self.cells(name, heads, block.query).index_add_(2, columns, rows)
@@ -64,15 +65,15 @@ def cell_edges(length: int, device: torch.device) -> Int[Tensor, "edge"]:
 def by_cell_of_row(
     sums: Float[Tensor, "head row key"], query: Int[Tensor, "row"], length: int
 ) -> Float[Tensor, "head cell key"]:
-    """Rows of the same cell together, in float64."""
-    among = torch.unique_consecutive(cell_of(query, length), return_counts=True)[1]
-    return torch.stack([wide(part).sum(1) for part in sums.split(among.tolist(), 1)], 1)
+    """Sums over the rows of each cell, in float64."""
+    rows_per_cell = torch.unique_consecutive(cell_of(query, length), return_counts=True)[1]
+    return torch.stack([wide(part).sum(1) for part in sums.split(rows_per_cell.tolist(), 1)], 1)
 
 
 def on_grid(
     sums: Float[Tensor, "head cell key"], query: Int[Tensor, "row"], keys: Int[Tensor, "key"], length: int
 ) -> Float[Tensor, "head cell_ cell__"]:
-    """Keys of the same cell together, and everything in its place on the grid."""
+    """Sums over the keys of each cell, placed on the grid."""
     cells = min(length, CELLS)
     rows, columns = cell_of(query, length), cell_of(keys.to(sums.device), length)
     grid = torch.zeros(len(sums), cells, cells, dtype=torch.float64, device=sums.device)
@@ -84,12 +85,12 @@ def on_grid(
 def diagonal_sums(matrix: Float[Tensor, "head row key"]) -> Float[Tensor, "head diagonal"]:
     """Sums along the diagonals row - key = const, from -(keys - 1) to rows - 1, in float64, without a loop."""
     heads, rows, keys = matrix.shape
-    if keys > 2 * rows:  # all but the corners are whole diagonals, which need no copy
+    if keys > 2 * rows:  # all but the corners are full diagonals, which need no copy
         whole = matrix.contiguous().as_strided((heads, rows, keys - rows + 1), (rows * keys, keys + 1, 1))
         first = diagonal_sums(matrix[..., :rows].tril(-1))[:, rows:]
         last = diagonal_sums(matrix[..., keys - rows :].triu(1))[:, : rows - 1]
         return torch.cat([last, wide(whole).sum(1).flip(-1), first], 1)
     width = keys + rows - 1
-    skewed = matrix.new_zeros(heads, rows, width)  # each row one place further to the left than the one before
+    skewed = matrix.new_zeros(heads, rows, width)  # each row shifted one column further to the left
     skewed.as_strided((heads, rows, keys), (rows * width, width - 1, 1), rows - 1).copy_(matrix)
     return wide(skewed).sum(1).flip(-1)

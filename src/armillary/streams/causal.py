@@ -1,14 +1,14 @@
-"""A block of rows of plain causal attention, whole rows at a time: what a long text mostly is.
+"""Attention statistics of a block of rows of plain causal attention, the usual case in long texts.
 
-    keys       less the mean of those that all rows see, so that a logit is c + q.mean with small c
+    keys       minus the mean of those that all rows see, so that a logit is c + q.mean with small c
     for each tile (a few heads)
         1 logits       c of all pairs, one matrix product; zero where a pair is hidden
         2 softmax      exp(c - largest c), and sums of it by row
         3 powers       sums of c^3 and c^4 by row (c and c^2 come from an e x e product)
         4 diagonals    sums of c and c^2 by lag: products with a view whose columns are diagonals
         5 hits         which keys pass a signal (streams/localization.py)
-    then, of all heads together
-        moments of the logits and shares of channels, sums by lag and by cell, without another look at pairs
+    then, for all heads together
+        moments of the logits and shares of channels, sums by lag and by cell, without visiting pairs again
 
 Masks touch only the columns of causal_geometry.py; tiles live in the buffers of workspace.py.
 """
@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from armillary.observe.precision import wide
+from armillary.observe.view import AttentionView, exact_arithmetic, grouped_products
 from armillary.streams.by_place import Places, cell_edges, cell_of
 from armillary.streams.causal_geometry import Geometry
 from armillary.streams.localization import HITS, least_entropy
@@ -35,16 +37,15 @@ from armillary.streams.rows import (
     spread_of,
     together,
 )
-from armillary.streams.stream import State, wide
+from armillary.streams.stream import State
 from armillary.streams.tiles import Rows
 from armillary.streams.workspace import Workspace
-from armillary.view import AttentionView, exact_arithmetic, grouped_products
 
 LOG2E = math.log2(math.e)
 
 
 class LayerKeys:
-    """What all blocks of one layer share: sums of its first keys, the longest key, and the memory for tiles."""
+    """What all blocks of one layer share: cumulative sums of its keys, the longest key, the memory for tiles."""
 
     def __init__(self, view: AttentionView) -> None:
         self._k = view.k
@@ -61,11 +62,11 @@ class LayerKeys:
     @cached_property
     def longest(self) -> float:
         """The length of the longest key."""
-        return 1.01 * float(torch.linalg.vector_norm(self._k, dim=-1).max())  # with room for bfloat16
+        return 1.01 * float(torch.linalg.vector_norm(self._k, dim=-1).max())  # 1.01: a margin for bfloat16
 
 
 class CausalBlock:
-    """A block's rows with all keys that they see; `plain` are the places of those that all rows see."""
+    """A block's rows with all keys that they see; `plain`: positions of the keys that all rows see."""
 
     def __init__(self, block: Rows, plain: slice, skip: int, layer: LayerKeys, places: Places) -> None:
         self.view, self.query, self.rows, self.plain = block.view, block.query, block.rows, plain
@@ -90,7 +91,7 @@ class CausalBlock:
         distance = sums["ahead"] + geometry.past * sums["total"]
         soft = SoftRows(sums["top"] + means, sums["total"], sums["gap"] / LOG2E, distance, sums["near"].movedim(-1, 0))
         others = spread_of(sums["others"], geometry.others[None, None] > 0)
-        every = together(powers, Spread(others.count, others.mean + means, others.square))
+        all_keys = together(powers, Spread(others.count, others.mean + means, others.square))
         propagation = geometry.propagation
         hits = {name: sums[name] for name in HITS} if propagation.any else propagation.none(heads, batch)
         return {
@@ -98,7 +99,7 @@ class CausalBlock:
             **logit_moments(powers),
             **channel_sums(q, read_keys, torch.zeros_like(means), powers.square),
             **hits,
-            "least_entropy": least_entropy(every.square, geometry.visible).sum((0, 2)),
+            "least_entropy": least_entropy(all_keys.square, geometry.visible).sum((0, 2)),
             "rows": torch.tensor(float(batch * geometry.rows), dtype=torch.float64, device=means.device),
         }
 
@@ -108,7 +109,7 @@ class CausalBlock:
     # tiles ----------------------------------------------------------------------------------------------------
 
     def _tiles(self, q: Float[Tensor, "batch head row e"], means: Float[Tensor, "batch head row"]) -> State:
-        """The sums of every row, all heads, a few at a time: whole groups that share a key head, or a part of one."""
+        """The sums of every row for all heads, a few heads at a time: groups that share a key head, or part of one."""
         few = max(1, self.workspace.tile // (len(q) * self.geometry.rows * self.geometry.size))
         few = few // self.group * self.group or max(n for n in range(1, few + 1) if self.group % n == 0)
         slopes = (means - means.mean(-1, keepdim=True)).to(q)
@@ -128,7 +129,7 @@ class CausalBlock:
         ones_and_slopes: Float[Tensor, "many two row"],
         widest: float,
     ) -> State:
-        """The five steps. No two logits of a row are more than `widest` apart."""
+        """The five steps. `widest` bounds the difference of any two logits of a row."""
         geometry, (batch, count) = self.geometry, q.shape[:2]
         many, like = batch * count, q
         logits, logits_by_lag = self.workspace.padded("logits", many, geometry.rows, geometry.size, like)
@@ -137,7 +138,7 @@ class CausalBlock:
         self._logits(q, heads, out=logits)
         sums = self._softmax(logits, widest, squares, weights)
         sums["others"] = logits[..., : geometry.skipped].clone()
-        logits[..., : geometry.skipped].zero_()  # skipped keys take no part from here on
+        logits[..., : geometry.skipped].zero_()  # skipped keys are left out from here on
         torch.mul(logits, logits, out=squares)
         with exact_arithmetic(q):
             sums["along"] = torch.bmm(ones_and_slopes, logits_by_lag)
@@ -149,7 +150,7 @@ class CausalBlock:
         return state
 
     def _logits(self, q: Float[Tensor, "batch head row e"], heads: slice, out: Float[Tensor, "many row key"]) -> None:
-        """c of all pairs. Hidden pairs have 0: some key's c is not less, so a row's largest c is of a key it sees."""
+        """c of all pairs, 0 for hidden ones. Every row has a visible c >= 0, so its largest c is of a visible key."""
         k = self.k[:, heads.start // self.group : (heads.stop - 1) // self.group + 1].flatten(0, 1)
         with exact_arithmetic(q):
             torch.bmm(q.reshape(len(k), -1, q.shape[-1]), k.mT, out=out.unflatten(0, (len(k), -1)).flatten(1, 2))
@@ -168,7 +169,7 @@ class CausalBlock:
         if widest > -FARTHEST:
             gap.clamp_(min=FARTHEST * LOG2E)
         self.geometry.mask(torch.exp2(gap, out=weights))  # exp2 is much faster than exp
-        own, begins = self.geometry.own, self.rows.start == self.geometry.own  # whether the tile has the first key
+        own, begins = self.geometry.own, self.rows.start == self.geometry.own  # begins: the tile has the first key
         first = weights[..., 0] if begins else torch.zeros_like(weights[..., 0])
         near = torch.stack([weights.diagonal(own, 1, 2), weights.diagonal(own - 1, 1, 2), first], -1)
         total, gaps = weights.sum(-1), gap.mul_(weights).sum(-1)
@@ -186,7 +187,7 @@ class CausalBlock:
         squares: Float[Tensor, "many row key"],
         cubes: Float[Tensor, "many row key"],
     ) -> State:
-        """Sums of c^3 and the root of those of c^4, by row, and c itself where columns are masked."""
+        """Row sums of c^3, the root of row sums of c^4, and c itself in the masked columns."""
         return {
             "third": torch.mul(logits, squares, out=cubes).sum(-1),
             "root": torch.linalg.vector_norm(squares, dim=-1),
@@ -194,7 +195,7 @@ class CausalBlock:
         }
 
     def _hits(self, logits: Float[Tensor, "batch head row key"], state: State, heads: slice) -> State:
-        """Which keys of the late rows pass a signal, counted by place."""
+        """Counts by place of the keys in late rows that pass a signal."""
         geometry, propagation = self.geometry, self.geometry.propagation
         shift = -wide(state["edge"].sum(-1)) / geometry.count
         late = (*logits.shape[:2], geometry.rows - propagation.late.start)
@@ -208,9 +209,9 @@ class CausalBlock:
     def _moments(
         self, q: Float[Tensor, "batch head row e"], means: Float[Tensor, "batch head row"], sums: State
     ) -> tuple[RowPowers, Float[Tensor, "batch head row e"]]:
-        """Sums of powers of the logits about each row's mean; and sum_j b_ij k_j with b the row-centred logits.
+        """Sums of powers of the logits about each row's mean; and sum_j b_ij k_j with b the row-centered logits.
 
-        What is linear in c needs no pairs where all is seen: sum_j c_ij k_j = q K'K, and sum_j c_ij^2 = q K'K q.
+        In unmasked columns these sums need no pairs: sum_j c_ij k_j = q K'K, and sum_j c_ij^2 = q K'K q.
         """
         edge, kept = sums["edge"], self.geometry.kept
         read_keys = read(wide(q), _gram(self.k[:, :, self.geometry.plain]))
@@ -222,19 +223,19 @@ class CausalBlock:
         return powers, read_keys
 
     def _add_lags(self, sums: State, means: Float[Tensor, "batch head row"]) -> None:
-        """Sums over texts and along diagonals of the logits, c + mean, and of their squares; and their number."""
+        """Sums over sequences and diagonals of the logits, c + mean, and of their squares; and the number of pairs."""
         geometry, lowest = self.geometry, self.geometry.lowest_lag
         first, stop = geometry.rows_of_diagonals()
-        heads, middle = slice(0, means.shape[1]), means.mean(-1, keepdim=True)
+        heads, mean_of_means = slice(0, means.shape[1]), means.mean(-1, keepdim=True)
         of_one, of_slope = sums["along"].unbind(2)
-        once = of_one.sum(0)
-        square = (sums["along_squares"] + 2 * (of_slope + middle * of_one)).sum(0)
+        summed = of_one.sum(0)
+        square = (sums["along_squares"] + 2 * (of_slope + mean_of_means * of_one)).sum(0)
         upto = torch.nn.functional.pad(torch.stack([means, means.square()]).sum(1).cumsum(-1), (1, 0))
-        few = geometry.rows - 1 + geometry.skipped  # so many diagonals lack rows; from `size` on they have none
-        for by_diagonal, known in zip((once, square), upto, strict=True):
+        few = geometry.rows - 1 + geometry.skipped  # diagonals that lack rows; from `size` on they have none
+        for by_diagonal, known in zip((summed, square), upto, strict=True):
             by_diagonal[:, :few] += known[:, stop[:few]] - known[:, first[:few]]
             by_diagonal[:, few : geometry.size] += known[:, -1:]
-        self.places.add_lags("lag_sum", heads, lowest, once.flip(-1))
+        self.places.add_lags("lag_sum", heads, lowest, summed.flip(-1))
         self.places.add_lags("lag_square", heads, lowest, square.flip(-1))
         self.places.add_lags("lag_count", slice(0, 1), lowest, wide(len(means) * (stop - first)).flip(-1)[None])
 
@@ -244,7 +245,7 @@ class CausalBlock:
         q: Float[Tensor, "batch head row e"],
         means: Float[Tensor, "batch head row"],
     ) -> None:
-        """Sums over texts of the logits by cell: sums of queries times sums of keys, where all is seen."""
+        """Sums over sequences of the logits by cell: in unmasked columns, sums of queries times sums of keys."""
         geometry, length = self.geometry, self.places.length
         cells, kept = wide(geometry.cells), wide(geometry.kept)
         borders = cell_edges(length, q.device).clamp(self.plain.start, self.plain.stop)
@@ -264,7 +265,7 @@ def _powers_about_mean(
     third: Float[Tensor, "batch head row"],
     fourth: Float[Tensor, "batch head row"],
 ) -> RowPowers:
-    """Sums of powers about the mean, from those about `mean`, which is near it."""
+    """Sums of powers about the exact mean, from those about `mean`, which is near it."""
     d = first / count
     square = second - count * d**2
     cube = third - 3 * d * second + 2 * count * d**3
@@ -274,7 +275,7 @@ def _powers_about_mean(
 
 
 def _gram(k: Float[Tensor, "batch kv_head key e"], some: int = 64) -> Float[Tensor, "batch kv_head e e"]:
-    """k'k: some keys at a time in k's precision, then in float64."""
+    """k'k: in k's precision for `some` keys at a time, and their sum in float64."""
     padded = torch.nn.functional.pad(k, (0, 0, 0, -k.shape[2] % some)).unflatten(2, (-1, some))
     with exact_arithmetic(k):
         products: Tensor = padded.mT @ padded

@@ -1,4 +1,4 @@
-"""Which pairs of a block of causal rows are masked: near the diagonal, and at a window's other end; nowhere else.
+"""Which pairs of a block of causal rows are masked: only those near the diagonal and at the window's far end.
 
 The columns of a block's tile are the keys that any of its rows sees:
 
@@ -14,20 +14,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from armillary.observe.precision import wide
 from armillary.streams.by_place import cell_of
 from armillary.streams.localization import Propagation
-from armillary.streams.stream import wide
 from armillary.streams.tiles import Rows
 
 SHORT = 1024
-"""Texts shorter than this gain nothing, and the buffers cost memory."""
+"""Shorter texts gain nothing from this path, and its buffers cost memory."""
 
 WORTH = 1
-"""Rows are taken whole if they all see at least so many times as many keys as lie in masked columns."""
+"""This path is used if the keys that all rows see are at least this many times those in masked columns."""
 
 
 def plain_keys(block: Rows, skip: int) -> slice | None:
-    """The kept keys that all rows see, if that is most, and if the others are hidden by causality or a window alone."""
+    """The kept keys that all rows see; None if they are too few, or if more than causality and a window hides keys."""
     view, first = block.view, block.rows.start
     if view.keys < SHORT:
         return None
@@ -43,20 +43,20 @@ def plain_keys(block: Rows, skip: int) -> slice | None:
 
 
 def _seen(block: Rows, keys: Int[Tensor, "key"]) -> Bool[Tensor, "row key"]:
-    """Which of these keys a row sees, if nothing but causality and a window hides them."""
+    """Which of these keys a row sees by causality and window alone."""
     lag = block.query[:, None] - keys
     return (lag >= 0) & (lag < (block.view.window or block.view.keys))
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a block's tile: what is masked where, and how many keys each row has."""
+    """The shape of a block's tile: which columns are masked, and how many keys each row sees."""
 
     rows: int
     size: int
     """How many keys the tile has."""
     skipped: int
-    """So many of its first keys belong to skipped tokens."""
+    """How many of its first keys belong to skipped tokens."""
     own: int
     """The column of the first row's own key."""
     lowest_lag: int
@@ -66,15 +66,15 @@ class Geometry:
     plain: slice
     """The columns that all rows see."""
     edges: tuple[slice, ...]
-    """The columns that need a mask, skipped ones aside."""
+    """The columns that need a mask, without skipped ones."""
     edge_keys: Int[Tensor, "edge"]
-    """Where the keys of those columns stand in the text."""
+    """The positions of the keys of those columns."""
     kept: Float[Tensor, "row edge"]
     """1 where a row sees one of those keys."""
     others: Float[Tensor, "row skipped"]
     """1 where a row sees a skipped key."""
     masks: tuple[tuple[slice, Float[Tensor, "row _"]], ...]
-    """Columns with what is seen in them, for all columns in which not all is."""
+    """Slices of columns that need a mask, each with its mask."""
     count: Float[Tensor, "1 1 row"]
     """How many kept keys a row sees."""
     visible: Float[Tensor, "1 1 row"]
@@ -89,7 +89,7 @@ class Geometry:
 
     @classmethod
     def of(cls, block: Rows, plain: slice, skip: int, length: int) -> "Geometry":
-        """The geometry of a block whose keys `plain` (places in the text) are seen by all its rows."""
+        """The geometry of a block; `plain`: positions of the keys that all its rows see."""
         view, start, stop = block.view, block.keys.start, block.keys.stop
         dtype = torch.promote_types(view.q.dtype, torch.float32)
         skipped, left, right = max(0, skip - start), plain.start - start, plain.stop - start
@@ -126,7 +126,7 @@ class Geometry:
         )
 
     def mask(self, tile: Float[Tensor, "*many row key"]) -> Float[Tensor, "*many row key"]:
-        """Zero where a row, one of the block's last if they are fewer, does not see a key; in place."""
+        """Zero, in place, where a row does not see a key. A tile with fewer rows has the block's last ones."""
         for columns, seen in self.masks:
             tile[..., columns].mul_(seen[-tile.shape[-2] :])
         return tile

@@ -1,30 +1,33 @@
-"""The two-dimensional chunks of q and k that each rotary frequency turns: how long, how aligned, what they add."""
+"""The two-dimensional chunks of q and k that each rotary frequency rotates: norms, alignment, share of the logits."""
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from armillary.anatomy.description import Rotary
-from armillary.anatomy.rebuild import rotate
-from armillary.streams.stream import State, wide
-from armillary.view import AttentionView
+from armillary.observe.precision import wide
+from armillary.observe.rebuild import rotate
+from armillary.observe.view import AttentionView
+from armillary.streams.declaration import Context, Declaration, Option, Reads
+from armillary.streams.stream import Axes, State
 
 
 class ChunkNorms:
-    """Per head and frequency, over kept tokens; `rotary` is each layer's encoding, a layer without is not measured.
+    """Per head and frequency, over kept tokens; `rotary` is each layer's encoding, layers without one are left out.
 
     q_norm, k_norm, v_norm: mean lengths of the chunks (v, which is not rotated, as control). self_product,
-    previous_product: mean scale * q_f.k_f of a query with its own key and the one before; self_bound, previous_bound:
-    mean scale |q_f||k_f| there (Cauchy-Schwarz), and over all channels as self_cosine, previous_cosine.
-    first_product, other_product: mean scale * q_f.k_f with the text's first key, and with the kept keys a row sees.
-    change: sum over pairs of the squared change of the logit, less its row's mean, if the frequency stood still.
+    previous_product: mean scale * q_f.k_f of a query with its own key and the previous one; self_bound,
+    previous_bound: mean scale |q_f||k_f| there (Cauchy-Schwarz); self_cosine, previous_cosine: mean cosine of q and k
+    over all channels. first_product, other_product: mean scale * q_f.k_f with the text's first key, and with the kept
+    keys a row sees. change: sum over pairs of the squared change of the row-centered logit if the frequency is frozen.
     """
 
     def __init__(self, rotary: tuple[Rotary | None, ...], skip: int, length: int) -> None:
         self.rotary = rotary
-        self.plain = tuple(None if one is None else replace(one.at(length), factor=1.0) for one in rotary)
+        self.plain = tuple(None if layer is None else replace(layer.at(length), factor=1.0) for layer in rotary)
         self.skip = skip
         by_head = ("self", "previous", "first", "other")
         self.dims: dict[str, tuple[str, ...]] = {
@@ -36,6 +39,12 @@ class ChunkNorms:
             **{f"{name}_cosine": ("head",) for name in ("self", "previous")},
             "change": ("head", "frequency"),
         }
+
+    def axes(self) -> Axes:
+        """Radians per token of each frequency, in every layer."""
+        count = next(len(rotary.frequencies) for rotary in self.rotary if rotary is not None)
+        radians = [[np.nan] * count if rotary is None else rotary.frequencies for rotary in self.plain]
+        return {"radians_per_token": (("layer", "frequency"), np.array(radians))}
 
     def measure(self, batch: AttentionView) -> State:
         rotary, plain = self.rotary[batch.layer], self.plain[batch.layer]
@@ -61,29 +70,29 @@ class ChunkNorms:
         return state
 
     def _by_row(self, view: AttentionView, rotary: Rotary, plain: Rotary, q: Tensor, k: Tensor) -> State:
-        """Products with the first and the other visible keys, and what standing still would change.
+        """Products with the first and the other visible keys, and the change if each frequency is frozen.
 
-        Per frequency, from means and second moments of the keys that each row sees, so that no pair is visited.
+        Computed from means and second moments of the keys that each row sees, without visiting pairs.
         """
         places = torch.arange(view.queries, device=q.device)
-        still_q, still_k = (pairs(rotary, rotate(plain, part, -places)) for part in (q, k))
-        turned_q, turned_k = pairs(rotary, q), pairs(rotary, k)
-        query = torch.cat([turned_q, still_q], -1)  # (batch, head, token, frequency, 4): their product with
-        key = torch.cat([turned_k, -still_k], -1)  # this is the change of the logit, up to its sign
-        first = view.scale * (turned_q[:, :, self.skip :] * _grouped(turned_k[:, :, :1], turned_q)).sum(-1)
+        frozen_q, frozen_k = (pairs(rotary, rotate(plain, part, -places)) for part in (q, k))
+        rotated_q, rotated_k = pairs(rotary, q), pairs(rotary, k)
+        query = torch.cat([rotated_q, frozen_q], -1)  # (batch, head, token, frequency, 4): their product with
+        key = torch.cat([rotated_k, -frozen_k], -1)  # this is the change of the logit, up to its sign
+        first = view.scale * (rotated_q[:, :, self.skip :] * _grouped(rotated_k[:, :, :1], rotated_q)).sum(-1)
         group = query.shape[1] // key.shape[1]
-        found = []
+        sums_by_key_head = []
         for head in range(key.shape[1]):
             own = query[:, head * group : (head + 1) * group, self.skip :]
             number, mean, second = self._seen_keys(view, head * group, key[:, head])
-            found.append(_row_sums(own, number, mean, second, view.scale))
-        state = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+            sums_by_key_head.append(_row_sums(own, number, mean, second, view.scale))
+        state = {name: torch.cat([part[name] for part in sums_by_key_head]) for name in sums_by_key_head[0]}
         return {"first_product": first.sum((0, 2)), **state}
 
     def _seen_keys(
         self, view: AttentionView, head: int, key: Float[Tensor, "batch key frequency 4"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the kept keys that each kept row of a head sees: how many, their sum, and the sum of their products."""
+        """For the kept keys that each kept row of a head sees: their number, sum, and sum of outer products."""
         outer = (key[..., :, None] * key[..., None, :]).flatten(2)
         if view.mask is None:
             begin, end = seen_range(view, self.skip)
@@ -103,18 +112,18 @@ class ChunkNorms:
 
     def finish(self, state: State) -> dict[str, Tensor]:
         over = {"previous_product": "pairs", "previous_bound": "pairs", "previous_cosine": "pairs"}
-        found = {}
+        results = {}
         for name in self.dims:
             if name == "change":
-                found[name] = state[name]
+                results[name] = state[name]
             elif name == "other_product":
-                found[name] = state[name] / state["other_rows"]
+                results[name] = state[name] / state["other_rows"]
             else:
-                found[name] = state[name] / state[over.get(name, "tokens")]
-        for name in ("self", "previous"):  # vectors of length zero have no angle
+                results[name] = state[name] / state[over.get(name, "tokens")]
+        for name in ("self", "previous"):  # zero vectors have no cosine
             empty = (state[f"{name}_bound"].sum(-1) == 0) & (state[f"{name}_cosine"] == 0)
-            found[f"{name}_cosine"] = torch.where(empty, torch.nan, found[f"{name}_cosine"])
-        return found
+            results[f"{name}_cosine"] = torch.where(empty, torch.nan, results[f"{name}_cosine"])
+        return results
 
 
 def _alignment(
@@ -141,18 +150,18 @@ def _row_sums(
     """Sums over rows for the heads of one key head, from the sums over the keys that each row sees."""
     along = (query * mean[:, None]).sum(-1)  # sum over visible keys of the change
     square = ((query[..., :, None] * second[:, None]).sum(-2) * query).sum(-1)
-    turned = (query[..., :2] * mean[:, None, ..., :2]).sum(-1)
+    rotated = (query[..., :2] * mean[:, None, ..., :2]).sum(-1)
     several = number[:, None].clamp(min=1)
     rows = (number > 0).double()[:, None].expand(*query.shape[:3], 1).sum((0, 2))
     return {
-        "other_product": scale * (turned / several).sum((0, 2)),
+        "other_product": scale * (rotated / several).sum((0, 2)),
         "other_rows": rows,
         "change": scale**2 * (square - along.square() / several).clamp(min=0).sum((0, 2)),
     }
 
 
 def seen_range(view: AttentionView, skip: int) -> tuple[Int[Tensor, "row"], Int[Tensor, "row"]]:
-    """Where the kept keys that each kept row sees begin and end, if no mask tensor says otherwise."""
+    """Where the kept keys that each kept row sees begin and end, for views without a mask tensor."""
     at = torch.arange(skip, view.queries, device=view.q.device) + view.keys - view.queries
     begin, end = torch.full_like(at, skip), torch.full_like(at, view.keys)
     if view.window is not None:
@@ -182,8 +191,28 @@ def _grouped(keys: Float[Tensor, "batch kv_head ..."], queries: Float[Tensor, "b
 
 def pairs(rotary: Rotary, vectors: Float[Tensor, "*dims e"]) -> Float[Tensor, "*dims frequency 2"]:
     """The rotated channels as pairs, one for each frequency."""
-    turned = vectors[..., : rotary.width]
+    rotated = vectors[..., : rotary.width]
     frequencies = len(rotary.frequencies)
     if rotary.layout == "interleaved":
-        return turned.reshape(*turned.shape[:-1], frequencies, 2)
-    return turned.reshape(*turned.shape[:-1], 2, frequencies).transpose(-1, -2)
+        return rotated.reshape(*rotated.shape[:-1], frequencies, 2)
+    return rotated.reshape(*rotated.shape[:-1], 2, frequencies).transpose(-1, -2)
+
+
+def _chunk_norms(context: Context) -> ChunkNorms | None:
+    """None for models without a rotary encoding, or with encodings of several widths."""
+    widths = {rotary.width for rotary in context.rotary if rotary is not None}
+    return ChunkNorms(context.rotary, context.skip, context.length) if len(widths) == 1 else None
+
+
+ROTARY = Declaration(
+    "rotary.chunk",
+    Option(
+        "chunks",
+        "norms of the rotary chunks of q, k and v, their share of the logits and the effect of freezing each",
+    ),
+    Reads.ATTENTION,
+    _chunk_norms,
+    lenses=("rotary", "kinds"),
+    plain=True,
+    rotary_layers=True,
+)

@@ -1,16 +1,18 @@
-"""A block of rows of any attention: every pair is masked, whatever the mask, the bias or the soft-cap."""
+"""Attention statistics of a block of rows, for any mask, bias or soft-cap; all pairs are visited."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from armillary.observe.precision import wide
+from armillary.observe.view import soft_capped
 from armillary.streams.by_place import Places
 from armillary.streams.localization import Propagation, least_entropy
 from armillary.streams.rows import (
     HIDDEN,
-    CentredRows,
+    CenteredRows,
     attention_sums,
-    centred_rows,
+    centered_rows,
     channel_sums,
     logit_moments,
     read,
@@ -19,13 +21,12 @@ from armillary.streams.rows import (
     spread_of,
     together,
 )
-from armillary.streams.stream import State, wide
+from armillary.streams.stream import State
 from armillary.streams.tiles import Rows, Tile, of_heads, tiles
-from armillary.view import soft_capped
 
 
 class MaskedBlock:
-    """What all heads share, and the sums of each."""
+    """The masks that all heads share, and the sums of each head."""
 
     def __init__(self, block: Rows, skip: int, places: Places) -> None:
         self.block, self.places = block, places
@@ -43,13 +44,13 @@ class MaskedBlock:
 
     def state(self) -> State:
         parts = [self._tile(tile) for tile in tiles(self.block)]
-        found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        sums = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         batch = self.view.q.shape[0]
-        pairs = wide(self.kept[:, :1].expand(batch, -1, -1, -1).sum(0))  # alike in all heads
+        pairs = wide(self.kept[:, :1].expand(batch, -1, -1, -1).sum(0))  # the same in all heads
         self.places.add_pairs_by_lag("lag_count", slice(0, 1), self.block, pairs)
         self.places.add_pairs_by_cell("cell_count", slice(0, 1), self.block, pairs)
         rows = torch.tensor(float(batch * len(self.block.query)), dtype=torch.float64, device=pairs.device)
-        return {**found, "rows": rows}
+        return {**sums, "rows": rows}
 
     def _tile(self, tile: Tile) -> State:
         heads = tile.heads
@@ -57,19 +58,19 @@ class MaskedBlock:
             of_heads(part, heads) for part in (self.hidden, self.kept, self.visible, self.count, self.seen)
         )
         logits = tile.products if tile.bias is None else tile.products + tile.bias
-        shown = logits
+        capped = logits
         if self.view.softcap is not None:
-            shown = soft_capped(tile.products, self.view.softcap) + (0.0 if tile.bias is None else tile.bias)
-        soft = soft_rows(shown, hidden, visible, self.distance, self.block)
-        rows = centred_rows(logits, kept, count)
+            capped = soft_capped(tile.products, self.view.softcap) + (0.0 if tile.bias is None else tile.bias)
+        soft = soft_rows(capped, hidden, visible, self.distance, self.block)
+        rows = centered_rows(logits, kept, count)
         powers = row_powers(rows)
         if self.view.softcap is not None:
-            square = centred_rows(shown, seen.to(shown.dtype), visible).square
+            square = centered_rows(capped, seen.to(capped.dtype), visible).square
         else:
             others = spread_of(logits[..., : self.skipped], seen[..., : self.skipped])
             square = together(powers, others).square
         biased = torch.zeros_like(powers.mean) if tile.bias is None else wide((rows.off * tile.bias).sum(-1))
-        found = read(rows.off, tile.k)
+        read_keys = read(rows.off, tile.k)
         once, twice = self._over_texts(rows, kept)
         self.places.add_pairs_by_lag("lag_sum", heads, self.block, once)
         self.places.add_pairs_by_lag("lag_square", heads, self.block, twice)
@@ -77,7 +78,7 @@ class MaskedBlock:
         return {
             **attention_sums(soft, visible, None if self.view.sinks is None else self.view.sinks[heads]),
             **logit_moments(powers),
-            **channel_sums(tile.q, found, biased, powers.square),
+            **channel_sums(tile.q, read_keys, biased, powers.square),
             **self._hits(rows.off, heads, kept),
             "least_entropy": least_entropy(square, visible).sum((0, 2)),
         }
@@ -91,15 +92,15 @@ class MaskedBlock:
 
     @staticmethod
     def _over_texts(
-        rows: CentredRows, kept: Float[Tensor, "#batch #head row key"]
+        rows: CenteredRows, kept: Float[Tensor, "#batch #head row key"]
     ) -> tuple[Float[Tensor, "head row key"], Float[Tensor, "head row key"]]:
-        """Sums over texts of the logits and of their squares, from those about their mean: large means keep digits.
+        """Sums over sequences of the logits and of their squares, from sums about their mean for precision.
 
         Overwrites rows.squares.
         """
         if len(rows.masked) == 1:
-            one = wide(rows.masked[0])
-            return one, one.square()
+            logits = wide(rows.masked[0])
+            return logits, logits.square()
         count = kept.expand(rows.masked.shape[0], -1, -1, -1).sum(0)
         near = rows.masked.sum(0) / count.clamp(min=1)
         off = torch.addcmul(rows.masked, near, kept, value=-1)

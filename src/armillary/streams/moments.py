@@ -1,21 +1,24 @@
-"""Means and second moments of vectors: by position, over everything, and between tokens some distance apart.
+"""Means and second moments of vectors: by position, over all tokens, and between tokens at given lags.
 
-Two-pass inside a batch, then combined by the formulas for merging means and scatters, so that a large mean does not
-swallow a small variance. Vectors are float32 (float64 if the model is) and taken a few at a time; sums are float64.
+Two-pass inside a batch, then combined by the formulas for merging means and scatters, so that a small variance survives
+beside a large mean. Vectors are float32 (float64 if the model is), a few at a time; sums are float64.
 """
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from armillary.streams.stream import State, single, wide
-from armillary.view import exact_arithmetic
+from armillary.observe.precision import single, wide
+from armillary.observe.view import exact_arithmetic
+from armillary.streams.declaration import Declaration, Option, Reads
+from armillary.streams.stream import Axes, State
 
 
 class PositionMoments:
     """Of vectors h[c, t]: the mean at each position t and the sum over sequences of |h - mean_t|^2 there.
 
-    Also the mean length |h| at each position and the mean squared length, positions of the sink included.
+    Also the mean length |h| and the mean squared length at each position, including skipped ones.
     """
 
     def __init__(self) -> None:
@@ -91,7 +94,7 @@ class LaggedCovariance:
     """Cov(x_t, x_{t+lag}), t kept, for each lag: the mean of the earlier and of the later token, and the covariance.
 
     covariance[lag] has the earlier token's channels on its rows and the later one's on its columns; covariance_earlier
-    and covariance_later are those of each alone, over the same pairs.
+    and covariance_later are the covariances of each alone, over the same pairs.
     """
 
     def __init__(self, lags: tuple[int, ...], skip: int) -> None:
@@ -106,12 +109,16 @@ class LaggedCovariance:
             "pairs": ("lag",),
         }
 
+    def axes(self) -> Axes:
+        """The lags, in tokens."""
+        return {"lag": (("lag",), np.array(self.lags))}
+
     def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
         x = single(batch[:, self.skip :])
-        states = [self._one(x, lag) for lag in self.lags]
+        states = [self._at_lag(x, lag) for lag in self.lags]
         return {name: torch.stack([state[name] for state in states]) for name in states[0]}
 
-    def _one(self, x: Float[Tensor, "sequence kept width"], lag: int) -> State:
+    def _at_lag(self, x: Float[Tensor, "sequence kept width"], lag: int) -> State:
         earlier, later = x[:, : x.shape[1] - lag].flatten(0, 1), x[:, lag:].flatten(0, 1)
         before, after = mean_of(earlier), mean_of(later)
         return {
@@ -146,16 +153,16 @@ class LaggedCovariance:
 
 
 TOGETHER = 256
-"""Products of so many tokens are summed in float32 before they are added in float64."""
+"""Products of this many tokens are summed in float32 before they are added in float64."""
 
 
 def positions_together(batch: Float[Tensor, "sequence position width"]) -> int:
-    """How many positions to take at once, so that they stay in the processor's cache."""
+    """How many positions to process at once, so that they stay in the processor's cache."""
     return max(1, (1 << 17) // (batch.shape[0] * batch.shape[2]))
 
 
 def mean_of(x: Float[Tensor, "n width"]) -> Float[Tensor, "width"]:
-    """The mean in float64, without a wide copy of all."""
+    """The mean in float64, without a float64 copy of x."""
     parts = [wide(part).sum(0) for part in x.split(TOGETHER)]
     return torch.stack(parts).sum(0) / len(x)
 
@@ -168,7 +175,7 @@ def scatter_of(
 ) -> Float[Tensor, "width width_"]:
     """sum (x - mean)(y - mean)', in float64 from float32 products of TOGETHER tokens each.
 
-    The means are rounded to the vectors' precision before they are taken off; what that leaves is taken off after.
+    The means are rounded to the vectors' precision before they are subtracted; the result is corrected for this.
     """
     near_x, near_y = x_mean.to(x), y_mean.to(y)
     total = torch.zeros(x.shape[1], y.shape[1], dtype=torch.float64, device=x_mean.device)
@@ -177,3 +184,48 @@ def scatter_of(
             rows = slice(start, start + TOGETHER)
             total += wide((x[rows] - near_x).T @ (y[rows] - near_y))
     return total.addr_(x_mean - wide(near_x), y_mean - wide(near_y), alpha=-len(x))
+
+
+POSITIONS = Option(
+    "positions", "means and scatter by position and by sequence, of the residual stream and the attention input"
+)
+COVARIANCES = Option(
+    "covariance", "covariance of the residual stream and the attention input (width x width for every layer)"
+)
+LAGGED = Option(
+    "lags",
+    "covariance of tokens 1, 2, 4, ... apart (width x width for every layer and lag), and of q with k there",
+    default=False,
+)
+
+RESIDUAL_POSITIONS = Declaration(
+    "residual.position", POSITIONS, Reads.RESIDUAL, lambda context: PositionMoments(), lenses=("positional",)
+)
+INPUT_POSITIONS = Declaration(
+    "input.position",
+    POSITIONS,
+    Reads.INPUT,
+    lambda context: PositionMoments(),
+    lenses=("decomposition", "geometry", "gaussian"),
+)
+RESIDUAL_COVARIANCE = Declaration(
+    "residual.covariance",
+    COVARIANCES,
+    Reads.RESIDUAL,
+    lambda context: Covariance(context.skip),
+    lenses=("positional",),
+)
+INPUT_COVARIANCE = Declaration(
+    "input.covariance",
+    COVARIANCES,
+    Reads.INPUT,
+    lambda context: Covariance(context.skip),
+    lenses=("gaussian", "localization"),
+)
+LAGS = Declaration(
+    "input.lag",
+    LAGGED,
+    Reads.INPUT,
+    lambda context: LaggedCovariance(context.lags, context.skip),
+    lenses=("gaussian",),
+)

@@ -1,4 +1,4 @@
-"""What heads with random weights would show in a trained head's place: the null model that labels are held against."""
+"""The null model of labels: the same statistics for heads with random weights in place of the trained heads."""
 
 from dataclasses import replace
 
@@ -6,17 +6,19 @@ import torch
 from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.rebuild import queries_and_keys
 from armillary.anatomy.weights import LayerWeights
+from armillary.observe.rebuild import queries_and_keys
+from armillary.observe.view import AttentionView
+from armillary.streams.declaration import Context, Declaration, Pass, Reads
+from armillary.streams.patterns import PATTERNS, TEXT, Masses, repeat_masses
 from armillary.streams.stream import State, Statistic
-from armillary.view import AttentionView
 
 
 class OfRandomHeads:
-    """A statistic of heads that read the same input with random W_q and W_k; a result for every draw of the weights.
+    """A statistic of heads with random W_q and W_k on the same input; a result for every draw of the weights.
 
-    Only the head itself is random: it reads what the trained model computed, so draws cost a projection and no run of
-    the model. Position biases (ALiBi, T5) stay: what they alone make of a head is nothing that it learned.
+    Only the head is random: its input comes from the trained model, so a draw costs a projection and no forward pass.
+    Position biases (ALiBi, T5) stay, because a pattern that comes from the bias alone is not learned by the head.
     """
 
     def __init__(self, statistic: Statistic, anatomy: Anatomy, draws: int, seed: int) -> None:
@@ -27,8 +29,8 @@ class OfRandomHeads:
         self.dims: dict[str, tuple[str, ...]] = {name: ("draw", *dims) for name, dims in statistic.dims.items()}
 
     def measure(self, batch: AttentionView) -> State:
-        each = [self.statistic.measure(self._random(batch, draw)) for draw in range(self.draws)]
-        return {f"{draw}.{name}": tensor for draw, state in enumerate(each) for name, tensor in state.items()}
+        states = [self.statistic.measure(self._random(batch, draw)) for draw in range(self.draws)]
+        return {f"{draw}.{name}": tensor for draw, state in enumerate(states) for name, tensor in state.items()}
 
     def _random(self, view: AttentionView, draw: int) -> AttentionView:
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + view.layer) * 1_009 + draw)
@@ -40,15 +42,15 @@ class OfRandomHeads:
         return replace(view, q=q, k=k, output=None)
 
     def combine(self, a: State, b: State) -> State:
-        found: State = {}
+        combined: State = {}
         for draw in range(self.draws):
             both = self.statistic.combine(_of_draw(a, draw), _of_draw(b, draw))
-            found |= {f"{draw}.{name}": tensor for name, tensor in both.items()}
-        return found
+            combined |= {f"{draw}.{name}": tensor for name, tensor in both.items()}
+        return combined
 
     def finish(self, state: State) -> dict[str, Tensor]:
-        each = [self.statistic.finish(_of_draw(state, draw)) for draw in range(self.draws)]
-        return {name: torch.stack([found[name] for found in each]) for name in each[0]}
+        results = [self.statistic.finish(_of_draw(state, draw)) for draw in range(self.draws)]
+        return {name: torch.stack([result[name] for result in results]) for name in results[0]}
 
 
 def _of_draw(state: State, draw: int) -> State:
@@ -56,7 +58,7 @@ def _of_draw(state: State, draw: int) -> State:
 
 
 def random_weights(weights: LayerWeights, generator: torch.Generator) -> LayerWeights:
-    """Gaussian W_q, W_k and their biases, each with the Frobenius norm of the trained one; all else as it is."""
+    """Gaussian W_q, W_k and their biases, each with the Frobenius norm of the trained one; all else unchanged."""
 
     def noise(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         drawn = [torch.randn(tensor.shape, generator=generator) for tensor in tensors]
@@ -72,3 +74,32 @@ def random_weights(weights: LayerWeights, generator: torch.Generator) -> LayerWe
         q_bias=None if weights.q_bias is None else noise(weights.q_bias),
         k_bias=None if weights.k_bias is None else noise(weights.k_bias),
     )
+
+
+DRAWS = 4
+"""Random heads drawn for every trained head."""
+
+
+def _of_random_heads(masses: Masses | None, context: Context) -> OfRandomHeads | None:
+    """None for families without an adapter, whose weights cannot be replaced, and where `masses` does not apply."""
+    if masses is None or context.anatomy.missing:
+        return None
+    return OfRandomHeads(masses, context.anatomy, DRAWS, context.seed)
+
+
+IN_TEXT = Declaration(
+    "null.text",
+    PATTERNS,
+    Reads.ATTENTION,
+    lambda context: _of_random_heads(Masses(TEXT, context.skip), context),
+    lenses=("labels",),
+    when=Pass.NULL,
+)
+IN_REPEATS = Declaration(
+    "null.repeat",
+    PATTERNS,
+    Reads.ATTENTION,
+    lambda context: _of_random_heads(repeat_masses(context), context),
+    lenses=("labels",),
+    when=Pass.REPEATS,
+)

@@ -1,29 +1,33 @@
-"""Means and covariances of a query with the key so many tokens before it: what a Gaussian model of the logits needs."""
+"""Means and covariances of queries and keys at given lags, from which a Gaussian model predicts the logits."""
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from armillary.anatomy.description import Rotary
-from armillary.anatomy.rebuild import rotate
+from armillary.observe.precision import wide
+from armillary.observe.rebuild import rotate
+from armillary.observe.view import AttentionView
+from armillary.streams.declaration import Context, Declaration, Reads
+from armillary.streams.moments import LAGGED
 from armillary.streams.power_sums import MOMENTS, central_moments, combine_moments, finish_moments
-from armillary.streams.stream import State, wide
-from armillary.view import AttentionView
+from armillary.streams.stream import Axes, State
 
 
 class PairMoments:
     """Of (q_i, k_{i-lag}) over kept tokens, for every head and lag: both means, Cov(q), Cov(k) and Cov(k, q), e x e.
 
-    Rotated queries and keys are turned back to the query's place, which keeps every product q.k and makes pairs at
-    different places comparable. Beside them the observed moments of scale * q.k over the same pairs, whether a mask
-    hides them or not, without position bias and soft-cap; and second moments of the steps from a token to the next.
+    Rotary q and k are rotated back by the query's position, which leaves q.k unchanged and makes pairs at different
+    positions comparable. Also the observed moments of scale * q.k over the same pairs, including hidden ones, without
+    position bias and soft-cap; and second moments of the steps from one token to the next.
     """
 
     def __init__(self, lags: tuple[int, ...], rotary: tuple[Rotary | None, ...], skip: int, length: int) -> None:
         self.lags = lags
-        self.rotary = tuple(None if one is None else replace(one.at(length), factor=1.0) for one in rotary)
+        self.rotary = tuple(None if layer is None else replace(layer.at(length), factor=1.0) for layer in rotary)
         self.skip = skip
         self.dims: dict[str, tuple[str, ...]] = {
             "pairs": ("lag",),
@@ -39,6 +43,10 @@ class PairMoments:
             **dict.fromkeys(MOMENTS, ("lag", "head")),
         }
 
+    def axes(self) -> Axes:
+        """The lags, in tokens."""
+        return {"lag": (("lag",), np.array(self.lags))}
+
     def measure(self, batch: AttentionView) -> State:
         q, k = (wide(part[:, :, self.skip :]).transpose(0, 1) for part in (batch.q, batch.k))  # (head, batch, token, e)
         rotary = self.rotary[batch.layer]
@@ -49,11 +57,11 @@ class PairMoments:
         states = []
         for lag in self.lags:
             later, earlier = q[:, :, lag:], k[:, :, : k.shape[2] - lag]
-            if rotary is not None:  # as seen from the query's place
+            if rotary is not None:  # relative to the query's position
                 earlier = rotate(rotary, earlier, torch.full(earlier.shape[2:3], -lag, device=q.device))
             states.append(_moments(later.flatten(1, 2), earlier.flatten(1, 2), batch.scale))
-        found = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        return {**found, **steps, "scale": torch.tensor(batch.scale, dtype=torch.float64)}
+        by_lag = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        return {**by_lag, **steps, "scale": torch.tensor(batch.scale, dtype=torch.float64)}
 
     def combine(self, a: State, b: State) -> State:
         n, m = a["logit_pairs"][:, 0], b["logit_pairs"][:, 0]
@@ -80,9 +88,9 @@ class PairMoments:
         covariances = {
             f"covariance_{name}": state[f"scatter_{name}"] / pairs[:, None, None, None] for name in ("q", "k", "kq")
         }
-        kept = {name: state[name] for name in ("mean_q", "mean_k", "scale")}
+        means = {name: state[name] for name in ("mean_q", "mean_k", "scale")}
         steps = {name: state[name] / state["steps"] for name in STEPS if name != "steps"}
-        return {"pairs": pairs, **kept, **steps, **covariances, **finish_moments(state)}
+        return {"pairs": pairs, **means, **steps, **covariances, **finish_moments(state)}
 
 
 STEPS = ("steps", "step_q", "step_k", "step_kq")
@@ -110,3 +118,13 @@ def _moments(q: Float[Tensor, "head n e"], k: Float[Tensor, "kv_head n e"], scal
         "scatter_kq": crossed.flatten(0, 1),
         **central_moments(products),
     }
+
+
+def _pair_moments(context: Context) -> PairMoments | None:
+    """None for families without an adapter, whose q and k cannot be rotated back."""
+    if context.anatomy.missing:
+        return None
+    return PairMoments((0, *context.lags), context.rotary, context.skip, context.length)
+
+
+HEADS = Declaration("pairs.head", LAGGED, Reads.ATTENTION, _pair_moments, lenses=("gaussian",), plain=True)

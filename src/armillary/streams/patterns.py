@@ -1,4 +1,4 @@
-"""How much of a head's attention goes where: to keys that stand in some relation to the query, and beyond chance."""
+"""Attention of a head on keys in a given relation to the query (previous, induction, ...), compared with chance."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from armillary.observe.view import AttentionView
+from armillary.streams.declaration import Context, Declaration, Option, Pass, Reads
 from armillary.streams.stream import State
-from armillary.view import AttentionView
 
 Relation = Callable[[Int[Tensor, "row 1"], Int[Tensor, "1 key"]], Bool[Tensor, "row key"]]
-"""Which keys stand in the relation to which queries, from their positions."""
+"""Which keys are in the relation to which queries, from their positions."""
 
 NEAR = 8
-"""Keys this many tokens away or fewer are near."""
+"""Keys at most this many tokens away are near."""
 
 BLOCK = 8_000_000
-"""Rows are taken so that a block of attention has about this many numbers."""
+"""Rows are processed in blocks of about this many attention values."""
 
 TEXT: dict[str, Relation] = {
     "self": lambda i, j: i == j,
@@ -25,11 +26,11 @@ TEXT: dict[str, Relation] = {
     "near": lambda i, j: ((i - j).abs() <= NEAR) & (j > 0),
     "first": lambda i, j: (j == 0).expand(i.shape[0], -1),
 }
-"""What can be told of any text; the first key is never near."""
+"""Relations in any text; the first key is never near."""
 
 
 def repeats(period: int, first: int = 0) -> dict[str, Relation]:
-    """Relations in a text that says the same `period` tokens twice: the other copy of a token, and what followed it.
+    """Relations in a text that repeats `period` tokens: the other copy of a token, and the token after that copy.
 
     The first copy begins at token `first`. Tokens before and after the copies have no other copy.
     """
@@ -47,10 +48,7 @@ def repeats(period: int, first: int = 0) -> dict[str, Relation]:
 def among_tokens(
     view: AttentionView, rows: slice
 ) -> tuple[Float[Tensor, "batch head row key"], Float[Tensor, "#batch #head row key"]]:
-    """Where these rows look among the tokens, and what uniform attention over their visible keys would be.
-
-    Attention on a learned sink is left aside: it is told by itself.
-    """
+    """The attention of these rows on tokens, without a learned sink, and uniform attention over their visible keys."""
     attention, seen = view.attention(rows), view.visible(rows)
     if view.sinks is not None:
         attention = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
@@ -58,12 +56,11 @@ def among_tokens(
 
 
 class Masses:
-    """Per head, means over rows: the attention on each relation, what uniform attention would give it, and the focus.
+    """Per head, means over rows: attention on each relation (mass), the same of uniform attention (chance), the focus.
 
-    focus = sum_j max(a_j - 1/n, 0) over the row's n visible keys: the attention that is taken from some keys and given
-    to others; 0 for uniform attention. No relation's mass exceeds its chance by more than the focus. Rows before
-    `skip` are left out, and, where `among` is given, rows that see no key in that relation. Attention on a learned sink
-    is left aside.
+    focus = sum_j max(a_j - 1/n, 0) over the row's n visible keys: the distance from uniform attention, 0 if it is
+    uniform. No relation's mass exceeds its chance by more than the focus. Rows before `skip` are left out; with
+    `among`, also rows that see no key in that relation. Attention on a learned sink is left out.
     """
 
     def __init__(self, relations: dict[str, Relation], skip: int, among: str | None = None) -> None:
@@ -92,17 +89,17 @@ class Masses:
             counted = (self.relations[self.among](query, key) & seen).any(-1, keepdim=True)
         batch, heads = attention.shape[:2]
         focus = (attention - chance).clamp_(min=0).sum(-1, keepdim=True)
-        # sums over the texts first: which keys stand in a relation is the same in all of them
-        looked = (attention * counted).sum(0)
+        # sum over the sequences first: a relation selects the same keys in all of them
+        summed = (attention * counted).sum(0)
         expected = (chance * counted).expand(batch, -1, -1, -1).sum(0).expand(heads, -1, -1)
         state: State = {
             "rows": counted.expand(batch, heads, -1, -1).sum((0, 2, 3)).double(),
             "focus": (focus * counted).sum((0, 2, 3), dtype=torch.float64),
         }
         for name, relation in self.relations.items():
-            here = relation(query, key)
-            state[f"{name}_mass"] = (looked * here).sum((1, 2), dtype=torch.float64)
-            state[f"{name}_chance"] = (expected * here).sum((1, 2), dtype=torch.float64)
+            in_relation = relation(query, key)
+            state[f"{name}_mass"] = (summed * in_relation).sum((1, 2), dtype=torch.float64)
+            state[f"{name}_chance"] = (expected * in_relation).sum((1, 2), dtype=torch.float64)
         return state
 
     def combine(self, a: State, b: State) -> State:
@@ -110,3 +107,26 @@ class Masses:
 
     def finish(self, state: State) -> dict[str, Tensor]:
         return {name: sums / state["rows"] for name, sums in state.items() if name != "rows"}
+
+
+PATTERNS = Option(
+    "patterns", "where heads attend in text and in repeated random tokens, and where random heads would (for labels)"
+)
+
+
+def repeat_masses(context: Context) -> Masses | None:
+    """Masses on repeated random tokens; None if sequences are too short for two copies."""
+    return Masses(repeats(context.period, context.before), 0, among="duplicate") if context.period else None
+
+
+IN_TEXT = Declaration(
+    "patterns.text",
+    PATTERNS,
+    Reads.ATTENTION,
+    lambda context: Masses(TEXT, context.skip),
+    lenses=("labels",),
+    when=Pass.SAMPLE,
+)
+IN_REPEATS = Declaration(
+    "patterns.repeat", PATTERNS, Reads.ATTENTION, repeat_masses, lenses=("labels",), when=Pass.REPEATS
+)

@@ -1,4 +1,4 @@
-"""Number, mean and central power sums of values, per head: what skewness and kurtosis come from, however cut up."""
+"""Number, mean and central power sums of values per head, which can be merged; skewness and kurtosis follow."""
 
 import torch
 from jaxtyping import Float
@@ -18,14 +18,14 @@ def of_rows(
     m4: Float[Tensor, "*dims"],
     over: tuple[int, ...],
 ) -> State:
-    """The sums over all values of rows, from those of each row about its own mean; `over` are the axes of rows."""
+    """The sums over the values of all rows, from the sums of each row about its own mean; `over`: the axes of rows."""
     count = count.expand_as(mean)
     pairs = count.sum(over)
-    middle = (count * mean).sum(over, keepdim=True) / count.sum(over, keepdim=True).clamp(min=1)
-    off = mean - middle
+    overall = (count * mean).sum(over, keepdim=True) / count.sum(over, keepdim=True).clamp(min=1)
+    off = mean - overall
     return {
         "logit_pairs": pairs,
-        "logit_mean": middle.squeeze(over),
+        "logit_mean": overall.squeeze(over),
         "logit_m2": (m2 + count * off**2).sum(over),
         "logit_m3": (m3 + 3 * off * m2 + count * off**3).sum(over),
         "logit_m4": (m4 + 4 * off * m3 + 6 * off**2 * m2 + count * off**4).sum(over),
@@ -33,7 +33,7 @@ def of_rows(
 
 
 def central_moments(values: Float[Tensor, "head n"]) -> State:
-    """The same of plain lists of values, one for each head."""
+    """The same for plain lists of values, one per head."""
     mean = values.mean(-1, keepdim=True)
     off = values - mean
     count = torch.tensor([[float(values.shape[-1])]], dtype=values.dtype, device=values.device)
@@ -54,7 +54,7 @@ def finish_moments(state: State) -> dict[str, Tensor]:
 
 
 def combine_moments(a: State, b: State) -> State:
-    """Central power sums of two sets together, from those of each."""
+    """Central power sums of the union of two sets, from those of each."""
     n, m = a["logit_pairs"], b["logit_pairs"]
     total = (n + m).clamp(min=1)
     shift = b["logit_mean"] - a["logit_mean"]

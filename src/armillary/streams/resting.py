@@ -1,32 +1,33 @@
-"""Whether a head rests on few fixed keys: its attention, above chance, by the key's position and by the key's token."""
+"""A head's attention above chance, by the key's position and by the key's token: does it rest on a few fixed keys?"""
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from armillary.streams.patterns import BLOCK, among_tokens
-from armillary.streams.stream import State
-from armillary.view import AttentionView
+from armillary.observe.view import AttentionView
+from armillary.streams.declaration import Declaration, Pass, Reads
+from armillary.streams.patterns import BLOCK, PATTERNS, among_tokens
+from armillary.streams.stream import Axes, State
 
 POSITIONS = 64
-"""So many positions from the first on are counted one by one."""
+"""The first this many positions are counted one by one."""
 
 TOKENS = 64
-"""So many tokens are counted: those that the most queries see."""
+"""This many tokens are counted: those that the most queries see."""
 
 
-def most_seen(tokens: Int[np.ndarray, "block position"], causal: bool) -> tuple[int, ...]:
-    """The TOKENS tokens that the most queries of these blocks see, the first key of each block left out.
+def most_seen(tokens: Int[np.ndarray, "sequence position"], causal: bool) -> tuple[int, ...]:
+    """The TOKENS tokens that the most queries of these sequences see, without the first key of each sequence.
 
-    A token that few queries see cannot hold much of a head's attention: no more than the share of queries that see it.
-    Ties go to the smaller number.
+    The share of a head's attention on a token cannot exceed the share of queries that see it. Ties go to the smaller
+    token id.
     """
     length = tokens.shape[1]
     seen: dict[int, int] = {}
-    for block in tokens[:, 1:]:
-        there, first = np.unique(block, return_index=True)
-        for token, place in zip(there.tolist(), first.tolist(), strict=True):
+    for sequence in tokens[:, 1:]:
+        distinct, first = np.unique(sequence, return_index=True)
+        for token, place in zip(distinct.tolist(), first.tolist(), strict=True):
             seen[token] = seen.get(token, 0) + (length - 1 - place if causal else length)
     return tuple(sorted(sorted(seen), key=lambda token: -seen[token])[:TOKENS])
 
@@ -34,8 +35,8 @@ def most_seen(tokens: Int[np.ndarray, "block position"], causal: bool) -> tuple[
 class KeyMasses:
     """Per head, means over rows: attention on the keys at each of the first positions, and on the keys of some tokens.
 
-    *_mass: the attention; *_gain: the attention less what uniform attention would give. The key at position 0 counts
-    as a position and never as a token: attention rests there whatever the token is. Rows before `skip` are left out.
+    *_mass: the attention; *_gain: the attention minus that of uniform attention. The key at position 0 counts as a
+    position and never as a token, since heads attend to it for any token. Rows before `skip` are left out.
     """
 
     def __init__(self, tokens: tuple[int, ...], skip: int, length: int) -> None:
@@ -47,10 +48,14 @@ class KeyMasses:
             **dict.fromkeys(("token_mass", "token_gain"), ("head", "key_token")),
         }
 
+    def axes(self) -> Axes:
+        """Which tokens are counted."""
+        return {"key_token": (("key_token",), np.array(self.tokens))}
+
     def measure(self, batch: AttentionView) -> State:
         assert batch.tokens is not None
-        wanted = torch.tensor(self.tokens, device=batch.tokens.device)
-        is_token = (batch.tokens[:, :, None] == wanted).double()
+        counted_tokens = torch.tensor(self.tokens, device=batch.tokens.device)
+        is_token = (batch.tokens[:, :, None] == counted_tokens).double()
         is_token[:, 0] = 0.0
         rows = max(1, BLOCK // (batch.q.shape[0] * batch.heads * batch.keys))
         starts = range(self.skip, batch.queries, rows)
@@ -72,8 +77,18 @@ class KeyMasses:
 def _received(
     view: AttentionView, rows: slice
 ) -> tuple[Float[Tensor, "head"], Float[Tensor, "batch head key"], Float[Tensor, "batch head key"]]:
-    """How many rows count, what each key receives from them, and how much of that is above chance."""
+    """The number of rows that see any key, the attention each key receives from them, and the part above chance."""
     attention, chance = among_tokens(view, rows)
     counted = (chance.sum(-1) > 0).expand(attention.shape[:-1])
     mass = attention.sum(2, dtype=torch.float64)
     return counted.sum((0, 2)).double(), mass, mass - chance.expand_as(attention).sum(2, dtype=torch.float64)
+
+
+KEYS = Declaration(
+    "patterns.key",
+    PATTERNS,
+    Reads.ATTENTION,
+    lambda context: KeyMasses(context.tracked_tokens, context.skip, context.length),
+    lenses=("resting",),
+    when=Pass.SAMPLE,
+)

@@ -1,7 +1,7 @@
-"""What the rows of a tile say: their softmax, their logits less the row's mean, and sums of both; in float64 by row.
+"""Sums over the rows of a tile: of their softmax, and of their logits minus the row's mean.
 
-A tile is float32 (float64 if the model is); every row is summed in that, and rows are summed in float64. The sums of a
-row over some of its keys and over others can be joined.
+A tile is float32 (float64 if the model is). Sums along a row have that precision, sums over rows are float64. Sums of a
+row over two sets of its keys can be joined.
 """
 
 from dataclasses import dataclass
@@ -10,23 +10,24 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from armillary.observe.precision import wide
+from armillary.observe.view import exact_arithmetic
 from armillary.streams.power_sums import of_rows
-from armillary.streams.stream import State, wide
+from armillary.streams.stream import State
 from armillary.streams.tiles import Rows
-from armillary.view import exact_arithmetic
 
 HIDDEN = -1e30
 """Added to the logits of keys that a row does not see."""
 
 FARTHEST = -80.0
-"""Logits so far below the row's largest count as this far: exp of it is nothing beside 1, and exp of less is slow."""
+"""Logits further below the row's largest are clamped to this: exp of it is negligible, and exp of less is slow."""
 
 
 @dataclass(frozen=True)
 class SoftRows:
     """Weights w = exp(logit - top) of a row's keys: sums of w, of w (logit - top), of w distance; and w of three keys.
 
-    The three: the row's own key, the one before it, and the text's first; zero where they are not among the keys.
+    near: w of the row's own key, of the previous one, and of the text's first; zero if they are not among the keys.
     """
 
     top: Float[Tensor, "batch head row"]
@@ -43,7 +44,7 @@ def soft_rows(
     distance: Float[Tensor, "row key"],
     block: Rows,
 ) -> SoftRows:
-    """From capped logits; hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: how many of these it sees."""
+    """From soft-capped logits; hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: number of keys it sees."""
     gap = logits + hidden
     top = gap.amax(-1, keepdim=True)
     weight = gap.sub_(top).clamp_(min=FARTHEST).exp()
@@ -53,9 +54,9 @@ def soft_rows(
 
     def of_key(place: Tensor) -> Tensor:
         """The weight of one key of each row."""
-        there = (place >= block.keys.start) & (place < block.keys.stop)
+        present = (place >= block.keys.start) & (place < block.keys.stop)
         at = (place - block.keys.start).clamp(0, weight.shape[-1] - 1)[:, None].expand(*weight.shape[:3], 1)
-        return wide(weight.gather(-1, at)[..., 0] * there)
+        return wide(weight.gather(-1, at)[..., 0] * present)
 
     near = torch.stack([of_key(place) for place in (block.query, block.query - 1, torch.zeros_like(block.query))])
     total = wide(weight.sum(-1))
@@ -63,7 +64,7 @@ def soft_rows(
 
 
 def joined(a: SoftRows, b: SoftRows) -> SoftRows:
-    """The same over the keys of both."""
+    """The sums over the keys of both."""
     top = torch.maximum(a.top, b.top)
     down, off = a.top - top, b.top - top
     less, lower = down.exp(), off.exp()
@@ -77,7 +78,7 @@ def joined(a: SoftRows, b: SoftRows) -> SoftRows:
 
 
 def attention_sums(soft: SoftRows, visible: Float[Tensor, "#batch #head row"], sinks: Tensor | None) -> State:
-    """Sums over sequences and rows of what the attention probabilities a = w / sum w say.
+    """Sums over sequences and rows of entropy, masses and distance of the attention a = w / sum w.
 
     visible: how many keys a row sees. A sink is one more outcome. The entropy is log sum w - mean (logit - top).
     """
@@ -105,10 +106,10 @@ def attention_sums(soft: SoftRows, visible: Float[Tensor, "#batch #head row"], s
 
 
 @dataclass(frozen=True)
-class CentredRows:
-    """Logits less their row's mean over some keys, zero elsewhere; by row: how many keys, the mean, the sum of squares.
+class CenteredRows:
+    """off: logits minus their row's mean over the kept keys; masked: the logits themselves; both 0 at other keys.
 
-    masked are the logits themselves, zero elsewhere.
+    count, mean, square: by row, the number of kept keys, their mean and their sum of squares about it.
     """
 
     masked: Float[Tensor, "batch head row key"]
@@ -119,24 +120,24 @@ class CentredRows:
     squares: Float[Tensor, "batch head row key"]
 
 
-def centred_rows(
+def centered_rows(
     logits: Float[Tensor, "batch head row key"],
     kept: Float[Tensor, "#batch #head row key"],
     count: Float[Tensor, "#batch #head row"],
-) -> CentredRows:
-    """Each row less its mean over the keys where `kept` is 1, which are `count`."""
+) -> CenteredRows:
+    """Each row minus its mean over the `count` keys where `kept` is 1."""
     masked = logits * kept
     near = (wide(masked.sum(-1)) / count.clamp(min=1)).to(masked)
     off = torch.addcmul(masked, near[..., None], kept, value=-1)
-    more = wide(off.sum(-1)) / count.clamp(min=1)  # what rounding left: `read` needs rows that sum to zero
+    more = wide(off.sum(-1)) / count.clamp(min=1)  # the rounding error: `read` needs rows that sum to zero
     off.addcmul_(more.to(off)[..., None], kept, value=-1)
     squares = off.square()
-    return CentredRows(masked, off, count, wide(near) + more, wide(squares.sum(-1)), squares)
+    return CenteredRows(masked, off, count, wide(near) + more, wide(squares.sum(-1)), squares)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Of some of a row's logits: how many, their mean, and the sum of squares about it."""
+    """For some of a row's logits: their number, mean, and sum of squares about the mean."""
 
     count: Float[Tensor, "#batch #head row"]
     mean: Float[Tensor, "batch head row"]
@@ -151,7 +152,7 @@ class RowPowers(Spread):
     fourth: Float[Tensor, "batch head row"]
 
 
-def row_powers(rows: CentredRows) -> RowPowers:
+def row_powers(rows: CenteredRows) -> RowPowers:
     """Overwrites rows.squares."""
     third = wide((rows.squares * rows.off).sum(-1))
     fourth = wide(rows.squares.square_().sum(-1))
@@ -164,14 +165,14 @@ def logit_moments(rows: RowPowers) -> State:
 
 
 def together(a: Spread, b: Spread) -> Spread:
-    """The same of both."""
+    """The Spread of both sets together."""
     share = b.count / (a.count + b.count).clamp(min=1)
     apart = b.mean - a.mean
     return Spread(a.count + b.count, a.mean + apart * share, a.square + b.square + apart.square() * a.count * share)
 
 
 def spread_of(logits: Float[Tensor, "batch head row key"], seen: Bool[Tensor, "#batch #head row key"]) -> Spread:
-    """Of a few logits, those that a row sees."""
+    """The Spread of the logits that a row sees."""
     counted, chosen = wide(seen), wide(logits * seen)
     count = counted.sum(-1)
     mean = chosen.sum(-1) / count.clamp(min=1)
@@ -181,7 +182,7 @@ def spread_of(logits: Float[Tensor, "batch head row key"], seen: Bool[Tensor, "#
 def read(
     weights: Float[Tensor, "batch head row key"], k: Float[Tensor, "batch kv_head key e"]
 ) -> Float[Tensor, "batch head row e"]:
-    """Sums of keys, each head reading its key head."""
+    """Weighted sums of keys; every head uses its key head."""
     batch, heads, rows, keys = weights.shape
     with exact_arithmetic(weights):
         return (weights.reshape(batch, k.shape[1], -1, keys) @ k).reshape(batch, heads, rows, k.shape[-1])
@@ -189,17 +190,17 @@ def read(
 
 def channel_sums(
     q: Float[Tensor, "batch head row e"],
-    found: Float[Tensor, "batch head row e"],
+    read_keys: Float[Tensor, "batch head row e"],
     biased: Float[Tensor, "batch head row"],
     square: Float[Tensor, "batch head row"],
 ) -> State:
-    """What every channel of q and k, and the bias, add to the sum of squares of the row-centred logits b.
+    """What every channel of q and k, and the bias, add to the sum of squares of the row-centered logits b.
 
-    found: sum_j b_ij k_j; biased: sum_j b_ij bias_ij. The part of channel c is sum_ij b_ij scale q_ic k_jc (q has the
-    scale in it); since b is centred it need not be. All parts sum to sum b^2.
+    read_keys: sum_j b_ij k_j; biased: sum_j b_ij bias_ij. The part of channel c is sum_ij b_ij scale q_ic k_jc (q
+    includes the scale); it need not be centered, since b is. All parts sum to sum b^2.
     """
     return {
-        "channel_sum": wide(q * found).sum((0, 2)),
+        "channel_sum": wide(q * read_keys).sum((0, 2)),
         "bias_sum": biased.sum((0, 2)),
         "logit_square": square.sum((0, 2)),
     }

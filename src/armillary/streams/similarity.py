@@ -1,15 +1,19 @@
-"""How alike the tokens of a sequence are: mean cosine, and the distance to a matrix whose rows are all the same."""
+"""How similar the tokens of a sequence are: mean cosine, and the distance to a matrix whose rows are all the same."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from armillary.streams.stream import State, single, wide
-from armillary.view import AttentionView, exact_arithmetic
+from armillary.observe.precision import single, wide
+from armillary.observe.view import AttentionView, exact_arithmetic
+from armillary.streams.attention import ATTENTION
+from armillary.streams.declaration import Declaration, Reads
+from armillary.streams.moments import POSITIONS
+from armillary.streams.stream import State
 
 
 class TokenSimilarity:
-    """Of a sequence's kept vectors h_t: the mean cosine over pairs t != t', and |H - 1 mean'|_F / |H|_F; means over
+    """For a sequence's kept vectors h_t: the mean cosine over pairs t != t', and |H - 1 mean'|_F / |H|_F; means over
     sequences. The distance is 0 when all tokens are one vector (rank collapse) and 1 when their mean is zero.
     """
 
@@ -36,7 +40,7 @@ class TokenSimilarity:
 
 
 class OutputRank:
-    """Of every head's mixed values z_t = sum_j a_tj v_j, before the output matrix: the mean distance to rank one."""
+    """For every head's mixed values z_t = sum_j a_tj v_j, before the output matrix: the mean distance to rank one."""
 
     def __init__(self, skip: int) -> None:
         self.skip = skip
@@ -45,9 +49,9 @@ class OutputRank:
     def measure(self, batch: AttentionView) -> State:
         mixed = batch.output if batch.output is not None else batch.mixed_values()
         z = mixed[:, self.skip :]
-        far = [rank_one_distance(head).sum() for head in z.unbind(2)]
-        count = torch.tensor(float(len(z)), dtype=torch.float64, device=far[0].device)
-        return {"sequences": count, "rank_one_distance": torch.stack(far)}
+        distances = [rank_one_distance(head).sum() for head in z.unbind(2)]
+        count = torch.tensor(float(len(z)), dtype=torch.float64, device=distances[0].device)
+        return {"sequences": count, "rank_one_distance": torch.stack(distances)}
 
     def combine(self, a: State, b: State) -> State:
         return {name: a[name] + b[name] for name in a}
@@ -57,7 +61,7 @@ class OutputRank:
 
 
 TOGETHER = 64
-"""Tokens that are taken at once: they stay in the processor's cache, and sums of them are added in float64."""
+"""Tokens processed at once: they stay in the processor's cache, and sums of them are added in float64."""
 
 
 def rank_one_distance(
@@ -75,7 +79,7 @@ def rank_one_distance(
 
 
 def _sums(h: Float[Tensor, "sequence token width"]) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean vector of each sequence, the sum of its vectors at length one, and how many have a length."""
+    """The mean vector of each sequence, the sum of its normalized vectors, and the number of nonzero ones."""
     sums, units, present = [], [], []
     for part in (single(part) for part in h.split(TOGETHER, 1)):
         length = part.square().sum(-1).sqrt_()
@@ -84,5 +88,23 @@ def _sums(h: Float[Tensor, "sequence token width"]) -> tuple[Tensor, Tensor, Ten
         with exact_arithmetic(part):
             units.append(wide((inverse[:, None] @ part)[:, 0]))
         present.append(wide((length > 0).sum(1)))
-    mean, unit, count = (torch.stack(found).sum(0) for found in (sums, units, present))
+    mean, unit, count = (torch.stack(parts).sum(0) for parts in (sums, units, present))
     return mean / h.shape[1], unit, count
+
+
+TOKENS = Declaration(
+    "residual.tokens",
+    POSITIONS,
+    Reads.RESIDUAL,
+    lambda context: TokenSimilarity(context.skip),
+    lenses=("positional",),
+    plain=True,
+)
+OUTPUTS = Declaration(
+    "attention.output",
+    ATTENTION,
+    Reads.ATTENTION,
+    lambda context: OutputRank(context.skip),
+    lenses=("localization",),
+    plain=True,
+)

@@ -1,13 +1,14 @@
-"""A stream keeps one state per layer; a statistic says how to measure a batch and how to combine two states."""
+"""The Stream (one state per layer) and the Statistic (how to measure a batch and combine two states)."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-"""Float64 (or whole) numbers that sum up all the batches seen so far; memory does not depend on how many."""
+"""Tensors (float64 or integer) that summarize all batches so far; their size does not grow with the batches."""
 
 
 @runtime_checkable
@@ -26,6 +27,18 @@ class Statistic(Protocol):
         """The results."""
 
 
+Axes = dict[str, tuple[tuple[str, ...], np.ndarray]]
+"""Labels of axes by name, each with its dimensions."""
+
+
+@runtime_checkable
+class HasAxes(Protocol):
+    """A statistic with labels for its axes, such as which lags or tokens it counts."""
+
+    def axes(self) -> Axes:
+        """The labels, to be written with the results."""
+
+
 class Stream:
     """A statistic of every layer, accumulated batch by batch."""
 
@@ -34,16 +47,16 @@ class Stream:
         self.states: dict[int, State] = {}
 
     def update(self, layer: int, batch: Any) -> None:
-        """Take in one batch of one layer."""
+        """Add one batch of one layer."""
         self._add(layer, self.statistic.measure(batch))
 
     def merge(self, other: "Stream") -> None:
-        """Take in everything that `other` saw, as coming after what this stream saw."""
+        """Add everything in `other`, after what this stream has."""
         for layer, state in other.states.items():
             self._add(layer, state)
 
     def to_cpu(self) -> None:
-        """Move the states to main memory, where shards are merged whatever they were computed on."""
+        """Move the states to main memory, where shards are merged."""
         self.states = {
             layer: {name: tensor.cpu() for name, tensor in state.items()} for layer, state in self.states.items()
         }
@@ -53,9 +66,9 @@ class Stream:
         self.states[layer] = state if before is None else self.statistic.combine(before, state)
 
     def finish(self, layers: int | None = None) -> dict[str, Tensor]:
-        """Each result with a leading axis of so many layers (all that were seen, if not said).
+        """Each result with a leading axis of `layers` layers (by default, up to the last one with a state).
 
-        A layer that was never seen (one without attention, in a mixed model) is missing: NaN.
+        Layers without a state, such as those without attention in a mixed model, are NaN.
         """
         if not self.states:
             return {}
@@ -77,13 +90,3 @@ class Stream:
         for key, tensor in tensors.items():
             layer, _, name = key.partition(".")
             self.states.setdefault(int(layer), {})[name] = tensor
-
-
-def single(tensor: Tensor) -> Tensor:
-    """The tensor in float32, or in float64 if it has that: large ones are computed in this, their sums in float64."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """The tensor in float64, on its own device or, where that has no float64 (Apple GPUs), on the CPU."""
-    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

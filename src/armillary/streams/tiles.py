@@ -1,4 +1,4 @@
-"""A layer's logits a tile at a time: some rows, the keys that they can see, some heads; small enough for the cache."""
+"""Computes a layer's logits in tiles that fit the cache: some rows, the keys they can see, some heads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from armillary.view import AttentionView, grouped_products
+from armillary.observe.view import AttentionView, grouped_products
 
 TILE = 1 << 18
-"""About so many logits are computed at once: what is done with them then happens in the processor's cache."""
+"""About this many logits are computed at once, so that they stay in the processor's cache."""
 
 ROWS = 64
-"""At least so many rows are taken together; more where there are few keys."""
+"""At least this many rows are processed together; more if there are few keys."""
 
 LONG = 2048
-"""Texts from this length on are taken in four times as many rows: fewer, larger pieces."""
+"""Texts of at least this length are processed in blocks of four times as many rows."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Rows:
 
     @property
     def query(self) -> Int[Tensor, "row"]:
-        """Where the rows stand in the text."""
+        """The positions of the rows in the text."""
         return torch.arange(self.rows.start, self.rows.stop, device=self.view.q.device)
 
     @property
     def places(self) -> Int[Tensor, "key"]:
-        """Where the keys stand in the text."""
+        """The positions of the keys in the text."""
         return torch.arange(self.keys.start, self.keys.stop, device=self.view.q.device)
 
     def seen(self) -> Bool[Tensor, "#batch #head row key"]:
@@ -44,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Tile:
-    """The logits of some heads in a block of rows, in float32 or better: products = q.k; q has the scale in it."""
+    """The logits of some heads in a block of rows, in float32 or better: products = q.k; q includes the scale."""
 
     heads: slice
     q: Float[Tensor, "batch head row e"]
@@ -88,5 +88,5 @@ def tiles(block: Rows) -> Iterator[Tile]:
 
 
 def of_heads(tensor: Shaped[Tensor, "batch head ..."], heads: slice) -> Shaped[Tensor, "batch head_ ..."]:
-    """The part of these heads; the head axis may be broadcast."""
+    """The slice of these heads; an axis of size 1 is returned as it is, to broadcast."""
     return tensor if tensor.shape[1] == 1 else tensor[:, heads]

@@ -1,4 +1,4 @@
-"""Memory for tiles of logits that all blocks of a layer reuse: named buffers whose rows begin on cache lines."""
+"""Buffers for tiles of logits that all blocks of a layer reuse; their rows begin on cache lines."""
 
 import math
 
@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from armillary.observe.view import AttentionView
 from armillary.streams.tiles import LONG
-from armillary.view import AttentionView
 
 TILE = 1 << 19
-"""About so many logits are computed at once; of long texts four times as many."""
+"""About this many logits are computed at once; four times as many in long texts."""
 
 CACHE_LINE = 16
-"""Numbers of float32 in a line of the processor's cache."""
+"""float32 numbers in a line of the processor's cache."""
 
 
 class Workspace:
@@ -27,10 +27,10 @@ class Workspace:
     def padded(
         self, name: str, many: int, rows: int, size: int, like: Tensor
     ) -> tuple[Float[Tensor, "many row key"], Float[Tensor, "many row diagonal"]]:
-        """A tile with zeros behind every row and before the first; and the same with rows one place further each.
+        """A tile with zeros after every row and before the first, and a view of it with every row shifted by one.
 
-        In the second view a column is a diagonal of the first, so that a sum over its rows is a sum by lag. What is
-        never written stays zero, from tile to tile of one shape.
+        A column of the second view is a diagonal of the first, so a sum over its rows is a sum by lag. The padding is
+        never written, so it stays zero for all tiles of one shape.
         """
         before, width = _lines(rows - 1), _lines(size + rows - 1)
         flat = self._take(name, before + many * rows * width, like)
@@ -44,7 +44,7 @@ class Workspace:
         return tile[..., :size], flat.as_strided(shape, strides, before - (rows - 1))
 
     def plain(self, name: str, shape: tuple[int, ...], size: int, like: Tensor) -> Float[Tensor, "*shape key"]:
-        """A tile with whatever was left in it."""
+        """An uninitialized tile."""
         width = _lines(size)
         self._cleared.pop(name, None)
         return self._take(name, math.prod(shape) * width, like).view(*shape, width)[..., :size]
@@ -60,5 +60,5 @@ class Workspace:
 
 
 def _lines(count: int) -> int:
-    """So many numbers or a few more, that fill lines of the cache: products and tiles in them are much faster."""
+    """`count` rounded up to whole cache lines, which makes products much faster."""
     return -(-count // CACHE_LINE) * CACHE_LINE

@@ -1,1 +1,4 @@
-"""Closed forms that the lenses use, one module per subject, in the form that holds."""
+"""Closed forms that the lenses use, one module per subject, corrected where the papers are wrong.
+
+'theory B4' in a docstring is statement B4 of the ledger: `armillary theory B4` prints it.
+"""

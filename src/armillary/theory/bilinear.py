@@ -1,7 +1,7 @@
-"""The product q.k of two jointly Gaussian vectors: its mean and variance, and those over random weights.
+"""Mean and variance of q.k for jointly Gaussian vectors, and over random weights.
 
-x'Cy with C = A B' is the product of q = A'x and k = B'y, so that a head needs moments of its e-wide queries and keys
-and never a d x d matrix. Cov(k, q) is E[(k - E k)(q - E q)'], with q and k at the two positions of one pair.
+x'Cy with C = A B' is the product of q = A'x and k = B'y, so a head needs only moments of its e-wide queries and keys,
+no d x d matrix. Cov(k, q) is E[(k - E k)(q - E q)'], with q and k at the two positions of one pair.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ Numbers = Float[np.ndarray, "*batch"]
 def product_mean(mean_q: Vectors, mean_k: Vectors, cov_kq: Covariances) -> Numbers:
     """E[q.k] = E q . E k + tr Cov(k, q), over any leading dimensions.
 
-    For x'Cy that is tr(C S_yx), printed with S_xy (LEDGER T6.2).
+    For x'Cy that is tr(C S_yx); the paper has S_xy (theory T6.2).
     """
     return np.asarray((mean_q * mean_k).sum(-1) + np.trace(cov_kq, axis1=-2, axis2=-1))
 
@@ -25,7 +25,7 @@ def product_variance(
 ) -> Numbers:
     """Var(q.k) = tr(S_q S_k) + tr(S_kq S_kq) + m_q'S_k m_q + m_k'S_q m_k + 2 m_q'S_kq m_k, over leading dimensions.
 
-    Isserlis in full; printed for independent q and k only, where the terms with S_kq vanish (LEDGER T6.3).
+    By Isserlis' theorem; the paper has independent q and k only, where the terms with S_kq vanish (theory T6.3).
     """
     spread = (cov_q * cov_k).sum((-2, -1)) + (cov_kq * np.swapaxes(cov_kq, -1, -2)).sum((-2, -1))
     of_means = _form(mean_q, cov_k, mean_q) + _form(mean_k, cov_q, mean_k) + 2 * _form(mean_q, cov_kq, mean_k)
@@ -38,7 +38,7 @@ def bilinear_mean(
     mean_y: Float[np.ndarray, "*#batch f"],
     cov_yx: Float[np.ndarray, "*#batch f d"],
 ) -> Numbers:
-    """E[x'Cy] for any C, symmetric or not: m_x'C m_y + tr(C Cov(y, x)) (LEDGER T6.2)."""
+    """E[x'Cy] for any C, symmetric or not: m_x'C m_y + tr(C Cov(y, x)) (theory T6.2)."""
     return product_mean(mean_x @ c, mean_y, cov_yx @ c)
 
 
@@ -50,19 +50,19 @@ def bilinear_variance(
     cov_y: Float[np.ndarray, "*#batch f f"],
     cov_yx: Float[np.ndarray, "*#batch f d"],
 ) -> Numbers:
-    """Var(x'Cy) for any C: the product of q = C'x and k = y (LEDGER T6.3)."""
+    """Var(x'Cy) for any C: the product of q = C'x and k = y (theory T6.3)."""
     return product_variance(mean_x @ c, mean_y, c.T @ cov_x @ c, cov_y, cov_yx @ c)
 
 
 def self_pair_mean(c: Float[np.ndarray, "d d"], mean: Float[np.ndarray, "d"], cov: Float[np.ndarray, "d d"]) -> float:
-    """E[x'Cx] = tr(C S) + m'C m: a token that attends to itself (LEDGER T6.2.4)."""
+    """E[x'Cx] = tr(C S) + m'C m: a token that attends to itself (theory T6.2.4)."""
     return float(bilinear_mean(c, mean, mean, cov))
 
 
 def self_pair_variance(
     c: Float[np.ndarray, "d d"], mean: Float[np.ndarray, "d"], cov: Float[np.ndarray, "d d"]
 ) -> float:
-    """Var(x'Cx) = 2 tr(C_s S C_s S) + 4 m'C_s S C_s m with C_s = (C + C')/2; not printed (LEDGER T6.2.4)."""
+    """Var(x'Cx) = 2 tr(C_s S C_s S) + 4 m'C_s S C_s m with C_s = (C + C')/2; not in the paper (theory T6.2.4)."""
     return float(bilinear_variance(c, mean, mean, cov, cov, cov))
 
 
@@ -71,8 +71,8 @@ def independent_weights_variance(
 ) -> Numbers:
     """Var <Ax, By> = n s^4 |x|^2 |y|^2 over independent n x d matrices of variance s^2 (1/n if not given); mean 0.
 
-    The same at every angle between x and y, as for one matrix C of variance n s^4 (printed with a term in the cosine:
-    LEDGER T6.47, T6.48b). Where A and B differ in variance, s^4 is the product of the two.
+    The same at every angle between x and y, as for one matrix C of variance n s^4 (the paper has a term in the cosine:
+    theory T6.47, T6.48b). Where A and B differ in variance, s^4 is the product of the two.
     """
     return np.asarray(n * _entry(n, variance) ** 2 * _squares(x, y))
 
@@ -80,7 +80,7 @@ def independent_weights_variance(
 def tied_weights_mean(
     x: Float[np.ndarray, "*#batch d"], y: Float[np.ndarray, "*#batch d"], n: int, variance: float | int | None = None
 ) -> Numbers:
-    """E <Ax, Ay> = n s^2 <x, y> over an n x d matrix of variance s^2 (1/n if not given) (LEDGER T6.48b)."""
+    """E <Ax, Ay> = n s^2 <x, y> over an n x d matrix of variance s^2 (1/n if not given) (theory T6.48b)."""
     return np.asarray(n * _entry(n, variance) * (x * y).sum(-1))
 
 
@@ -96,7 +96,7 @@ def symmetric_weights_variance(
 ) -> Numbers:
     """Var x'Cy = s^2 (|x|^2 |y|^2 + <x, y>^2) over C = (G + G')/sqrt 2, G of variance s^2 (1/n if not given); mean 0.
 
-    With independent weights the angle is lost; symmetric and tied weights keep it (LEDGER T6.48b).
+    Independent weights do not depend on the angle; symmetric and tied weights do (theory T6.48b).
     """
     return np.asarray(_entry(n, variance) * (_squares(x, y) + np.square((x * y).sum(-1))))
 
@@ -104,7 +104,7 @@ def symmetric_weights_variance(
 def excess_kurtosis_of_product(singular_values: Float[np.ndarray, "*batch r"]) -> Float[np.ndarray, "*batch"]:
     """6 sum s^4 / (sum s^2)^2: of x'Cy for independent standard normal x, y and the singular values s of C.
 
-    0 for a normal law, 6 for rank one (LEDGER T6.4: printed as chi-squared); NaN where all values are zero.
+    0 for a normal law, 6 for rank one (theory T6.4; the paper says chi-squared); NaN if all values are zero.
     """
     squares = np.square(singular_values)
     with np.errstate(invalid="ignore"):
@@ -112,7 +112,7 @@ def excess_kurtosis_of_product(singular_values: Float[np.ndarray, "*batch r"]) -
 
 
 def _form(left: Vectors, matrix: Covariances, right: Vectors) -> Numbers:
-    """l'M r; a matrix product, because all heads and lags of a model come at once."""
+    """l'M r, as a matrix product over all heads and lags of a model."""
     return np.asarray((left * (matrix @ right[..., None])[..., 0]).sum(-1))
 
 

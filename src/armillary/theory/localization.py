@@ -1,14 +1,14 @@
-"""Where attention passes a signal when tokens are a random walk: Bao, Hataya and Karakida's law, corrected.
+"""Which tokens pass a signal through attention when tokens are a random walk: the law of Bao et al., corrected.
 
-Tokens walk, x_i = x_{i-1} + N(0, Sigma) from x_0 = 0; the last of T asks, omega_i = x_i' W x_T / lambda. To first order
-softmax is <gamma^i, omega> + 1/T with gamma^i = e_i / T - 1 / T^2, and token i passes a signal when that is in [0, 1];
-rho_i is the probability. Since y = sum_j gamma^i_j x_j and x_T are jointly Gaussian, with covariances var * Sigma and
-cov * Sigma, the mean is cov tr(M) / lambda + 1/T and the variance is
+Tokens are a random walk, x_i = x_{i-1} + N(0, Sigma) from x_0 = 0; the last of T is the query,
+omega_i = x_i' W x_T / lambda. To first order softmax is <gamma^i, omega> + 1/T with gamma^i = e_i / T - 1 / T^2, and
+token i passes a signal if that is in [0, 1]; rho_i is the probability. Since y = sum_j gamma^i_j x_j and x_T are
+jointly Gaussian, with covariances var * Sigma and cov * Sigma, the mean is cov tr(M) / lambda + 1/T and the variance is
 
     [T var tr(W Sigma W' Sigma) + cov^2 tr(M^2)] / lambda^2,    M = W Sigma, W the paper's W_QK.
 
-Printed were the variance (2 theta^2 + 7/12) tr(M^2) / lambda^2, theta = i / T, in place of
-(2 theta^2 - 2 theta + 7/12), and the symmetrised W for a W that is not symmetric (LEDGER L10 to L17).
+The paper has the variance (2 theta^2 + 7/12) tr(M^2) / lambda^2, theta = i / T, in place of
+(2 theta^2 - 2 theta + 7/12), and the symmetrized W for a W that is not symmetric (theory L10 to L17).
 """
 
 from dataclasses import dataclass
@@ -24,17 +24,17 @@ from armillary.errors import ArmillaryError
 Regime = Literal["late", "middle", "early", "uniform", "vanishing", ""]
 
 VANISHING = 0.1
-"""Where no token passes its signal in more than one walk of ten, the signal vanishes."""
+"""If rho is below this everywhere, the signal vanishes."""
 NEAR_PEAK = 0.5
-"""rho is 'at' the places where it is at least this share of its peak (the full width at half maximum)."""
+"""The regime is where rho is at least this share of its peak (the full width at half maximum)."""
 PEAK_POINTS = 65
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """What the law needs to know of W and Sigma: traces of M = W Sigma, and the divisor lambda of the logits.
+    """The inputs of the law: traces of M = W Sigma, and the divisor lambda of the logits.
 
-    `frobenius` is tr(W Sigma W' Sigma); None says that W is symmetric, where it equals tr(M^2). It is never below
+    `frobenius` is tr(W Sigma W' Sigma); None means that W is symmetric, where it equals tr(M^2). It is never below
     |tr(M^2)|, and tr(M^2) can be negative when W is not symmetric: then xi and eta do not exist.
     """
 
@@ -45,8 +45,8 @@ class Spectrum:
 
     def __post_init__(self) -> None:
         if self.scale <= 0:
-            raise ArmillaryError(f"a logit divisor of {self.scale} was given; it must be above 0, as sqrt(d_head) is")
-        if self.asymmetric < abs(self.square) * (1 - 1e-3):  # traces in float32 may miss by a little
+            raise ArmillaryError(f"the logit divisor {self.scale} must be above 0, as sqrt(d_head) is")
+        if self.asymmetric < abs(self.square) * (1 - 1e-3):  # traces in float32 are not exact
             raise ArmillaryError(
                 f"tr(W S W' S) = {self.asymmetric} is below |tr((W S)^2)| = {abs(self.square)}, which no W and "
                 "covariance S have; give both traces of the same W, and frobenius unless W is symmetric"
@@ -64,7 +64,7 @@ class Spectrum:
 
     @property
     def eta(self) -> float:
-        """sqrt(tr(M^2)) / lambda (LEDGER L19); NaN when tr(M^2) is negative."""
+        """sqrt(tr(M^2)) / lambda (theory L19); NaN when tr(M^2) is negative."""
         return sqrt(self.square) / self.scale if self.square >= 0 else nan
 
     @property
@@ -95,9 +95,9 @@ def head_spectrum(
 
 
 def exact_moments(spectrum: Spectrum, t: int) -> tuple[Float[np.ndarray, "t"], Float[np.ndarray, "t"]]:
-    """Mean and variance of <gamma^i, omega> + 1/T for i = 1..T, exact at every T (LEDGER L10 to L13)."""
+    """Mean and variance of <gamma^i, omega> + 1/T for i = 1..T, exact at every T (theory L10 to L13)."""
     if t < 1:
-        raise ArmillaryError(f"a walk of {t} tokens was asked for; it needs at least 1")
+        raise ArmillaryError(f"a walk of {t} tokens: it needs at least 1")
     i = np.arange(1, t + 1, dtype=np.float64)
     cov = i / t - (t + 1) / (2 * t)
     var = i * (i - 1) / t**2 - i / t + (t + 1) * (2 * t + 1) / (6 * t**2)  # T times the variance of y
@@ -111,31 +111,31 @@ def limit_moments(
 
     Mean (theta - 1/2) tr(M) / lambda; variance [(theta^2 - theta + 1/3) tr(W S W' S) + (theta - 1/2)^2 tr(M^2)] /
     lambda^2, which is (2 theta^2 - 2 theta + 7/12) tr(M^2) / lambda^2 for a symmetric W. `printed` gives the paper's
-    (2 theta^2 + 7/12), with the symmetrised W; it is wrong for all theta > 0 (LEDGER L12, L13).
+    (2 theta^2 + 7/12), with the symmetrized W; it is wrong for all theta > 0 (theory L12, L13).
     """
     theta = np.asarray(theta, dtype=np.float64)
-    away = theta - 0.5
+    offset = theta - 0.5
     if printed:
-        symmetrised = (spectrum.square + spectrum.asymmetric) / 2
-        variance = np.asarray((2 * theta**2 + 7 / 12) * symmetrised / spectrum.scale**2)
+        symmetrized = (spectrum.square + spectrum.asymmetric) / 2
+        variance = np.asarray((2 * theta**2 + 7 / 12) * symmetrized / spectrum.scale**2)
     else:
-        variance = _variance(spectrum, np.asarray(away**2 + 1 / 12), np.asarray(away))
-    return np.asarray(away * spectrum.r), variance
+        variance = _variance(spectrum, np.asarray(offset**2 + 1 / 12), np.asarray(offset))
+    return np.asarray(offset * spectrum.r), variance
 
 
 def _variance(
     spectrum: Spectrum, var: Float[np.ndarray, "*n"], cov: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
     sums = var * spectrum.asymmetric + cov**2 * spectrum.square
-    return np.asarray(np.maximum(sums, 0) / spectrum.scale**2)  # rounding, where W is zero on Sigma
+    return np.asarray(np.maximum(sums, 0) / spectrum.scale**2)  # below zero only by rounding
 
 
 def propagation(mean: Float[np.ndarray, "*n"], variance: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
-    """P(0 <= N(mean, variance) <= 1) = 1/2 {erf((1 - mean) / sqrt(2 v)) + erf(mean / sqrt(2 v))} (LEDGER L16).
+    """P(0 <= N(mean, variance) <= 1) = 1/2 {erf((1 - mean) / sqrt(2 v)) + erf(mean / sqrt(2 v))} (theory L16).
 
     At variance 0 its limit: 1 inside (0, 1), 1/2 on 0 and 1, and 0 outside.
     """
-    nearer = np.minimum(mean, 1 - mean)  # the law is the same from either end, and its tail is exact from this one
+    nearer = np.minimum(mean, 1 - mean)  # symmetric about 1/2; the tail is exact from this end
     deviation = np.sqrt(variance)
     with np.errstate(invalid="ignore", divide="ignore"):
         spread = ndtr(nearer / deviation) - ndtr((nearer - 1) / deviation)
@@ -143,24 +143,24 @@ def propagation(mean: Float[np.ndarray, "*n"], variance: Float[np.ndarray, "*n"]
 
 
 def exact_rho(spectrum: Spectrum, t: int) -> Float[np.ndarray, "t"]:
-    """rho_i for i = 1..T by the exact mean and variance; only that the law is Gaussian is approximate (d >~ 32)."""
+    """rho_i for i = 1..T by the exact mean and variance; the Gaussian law itself is an approximation (d >~ 32)."""
     return propagation(*exact_moments(spectrum, t)) if t != 1 else np.ones(1)  # one token always has all attention
 
 
 def limit_rho(
     spectrum: Spectrum, theta: Float[np.ndarray, "*n"] | float | int, *, printed: bool = False
 ) -> Float[np.ndarray, "*n"]:
-    """rho(theta) for T -> infinity. It drops the mean's 1/T, so T must be large beside 1 / eta (LEDGER L15)."""
+    """rho(theta) for T -> infinity. It drops the 1/T of the mean, so T must be well above 1 / eta (theory L15)."""
     return propagation(*limit_moments(spectrum, theta, printed=printed))
 
 
 def spectrum_regime(spectrum: Spectrum) -> Regime:
-    """Where rho(theta) lies: at the places where it is at least half of its peak.
+    """Where rho(theta) is at least half of its peak.
 
-    late: these reach the end (theta = 1) but not the beginning; early: the reverse; middle: neither; uniform: all of
+    late: it reaches the end (theta = 1) but not the beginning; early: the reverse; middle: neither; uniform: all of
     [0, 1]; vanishing: the peak is below 0.1. In the limit xi -> +-inf, eta -> 0 these are Lemma 2's: late for
-    0 < r <= 2, early for -2 <= r < 0, middle in a band of width 1 / |r| beyond (LEDGER L21). With xi = 0, rho is
-    uniform only for small eta, and at the middle for larger ones (LEDGER L22, L32). '' when a trace is NaN or infinite.
+    0 < r <= 2, early for -2 <= r < 0, middle in a band of width 1 / |r| beyond (theory L21). With xi = 0, rho is
+    uniform only for small eta, and at the middle for larger ones (theory L22, L32). '' when a trace is NaN or infinite.
     """
     if not np.isfinite([spectrum.r, spectrum.square, spectrum.asymmetric]).all():
         return ""
@@ -178,7 +178,7 @@ def spectrum_regime(spectrum: Spectrum) -> Regime:
 def regime(xi: float | int, eta: float | int) -> Regime:
     """The regime of a symmetric W with these xi and eta; '' when either is NaN or infinite.
 
-    For a W that is not symmetric use `spectrum_regime`, which has the variance right.
+    For a W that is not symmetric use `spectrum_regime`, whose variance is right for it.
     """
     if not np.isfinite(xi) or not np.isfinite(eta):
         return ""
@@ -188,35 +188,35 @@ def regime(xi: float | int, eta: float | int) -> Regime:
 def minimum_entropy(
     norm: Float[np.ndarray, "*n"] | float | int, t: int | Int[np.ndarray, "*#n"]
 ) -> Float[np.ndarray, "*n"]:
-    """The least entropy (nats) of softmax(z) over T logits, centred, with |z|_2 <= norm; it falls from log T to 0.
+    """The least entropy (nats) of softmax(z) over T logits, centered, with |z|_2 <= norm; it falls from log T to 0.
 
     One logit is above T - 1 equal ones by a = norm sqrt(T / (T-1)), and the entropy is log(1 + (T-1) e^-a) +
-    a (T-1) e^-a / (1 + (T-1) e^-a). Printed was a form that exceeds log T (LEDGER L26).
+    a (T-1) e^-a / (1 + (T-1) e^-a). The paper's form exceeds log T (theory L26).
     """
     norm, t = np.asarray(norm, dtype=np.float64), np.asarray(t)
     if np.any(t < 1) or np.any(norm < 0):
         raise ArmillaryError(f"{np.min(t)} logits of norm {np.min(norm)}: at least 1 logit and a norm >= 0 are needed")
     others = np.maximum(t - 1, 1)
-    gap = np.minimum(norm, 1e300) * np.sqrt(t / others)  # an infinite gap times no weight would be NaN
+    gap = np.minimum(norm, 1e300) * np.sqrt(t / others)  # inf * 0 would be NaN
     odds = np.log(others) - gap
     return np.asarray(np.where(t == 1, 0.0, np.logaddexp(0, odds) + gap * expit(odds)))
 
 
-def locater_minimiser(kappa1: float | int, kappa2: float | int, d: int, target: float | int = 1.0) -> float:
-    """w = kappa2 target / (kappa1 + kappa2 d): w I, d x d, minimises kappa1 tr(W'W) + kappa2 (tr W - target)^2.
+def locater_minimizer(kappa1: float | int, kappa2: float | int, d: int, target: float | int = 1.0) -> float:
+    """w = kappa2 target / (kappa1 + kappa2 d): w I, d x d, minimizes kappa1 tr(W'W) + kappa2 (tr W - target)^2.
 
-    Its trace d w falls short of the target by the factor kappa2 d / (kappa1 + kappa2 d) (LEDGER L31).
+    Its trace d w falls short of the target by the factor kappa2 d / (kappa1 + kappa2 d) (theory L31).
     """
     if kappa1 <= 0 or kappa2 < 0:
-        raise ArmillaryError(f"kappa1 = {kappa1}, kappa2 = {kappa2}: one minimiser needs kappa1 > 0 and kappa2 >= 0")
+        raise ArmillaryError(f"kappa1 = {kappa1}, kappa2 = {kappa2}: one minimizer needs kappa1 > 0 and kappa2 >= 0")
     return float(kappa2 * target / (kappa1 + kappa2 * d))
 
 
-def localising_target(r: float | int, scale: float | int) -> float:
+def localizing_target(r: float | int, scale: float | int) -> float:
     """The trace r lambda of W Sigma at which rho is a band of width 1 / |r| at the middle.
 
-    |r| must be above 2; the paper's target 1 is r = 1 / lambda, which does not localise (LEDGER L30).
+    |r| must be above 2; the paper's target 1 is r = 1 / lambda, which does not localize (theory L30).
     """
     if not abs(r) > 2:
-        raise ArmillaryError(f"r = {r} does not localise attention: |r| must be above 2 (5 gives a fifth of the text)")
+        raise ArmillaryError(f"r = {r} does not localize attention: |r| must be above 2 (5 gives a fifth of the text)")
     return float(r * scale)

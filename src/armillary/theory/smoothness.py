@@ -1,11 +1,11 @@
-"""Smooth Gram matrices have low frequencies and low rank: discrete cosine energies and Song's Theorem 1, corrected.
+"""Low frequencies and low rank of smooth Gram matrices: discrete cosine energies and Song's Theorem 1, corrected.
 
-Theorem 1 (LEDGER S7 to S11, S24): for a Gram matrix G of T vectors with G 1 = 0, P_k the projector on the first k
+Theorem 1 (theory S7 to S11, S24): for a Gram matrix G of T vectors with G 1 = 0, P_k the projector on the first k
 vectors of the orthonormal DCT-II and Delta the mixed difference of the evenly reflected G~ with factor T^2,
 
     (1/T) |G - P_k G P_k|_2  <=  6 / (4 k)^m  max |Delta^(m,m) G~|.
 
-Printed were 8 k in place of 4 k, a basis that is not the DCT-II, and no condition that G be centred.
+The paper has 8 k instead of 4 k, a basis that is not the DCT-II, and does not require a centered G.
 """
 
 import numpy as np
@@ -30,10 +30,10 @@ def gram(vectors: Float[np.ndarray, "*batch t d"]) -> Float[np.ndarray, "*batch 
     return np.asarray(unit @ np.swapaxes(unit, -1, -2))
 
 
-def centred(matrix: Matrix) -> Matrix:
-    """The Gram matrix of the vectors less their mean: rows and columns sum to zero."""
-    less = matrix - matrix.mean(0, keepdims=True)
-    return np.asarray(less - less.mean(1, keepdims=True))
+def centered(matrix: Matrix) -> Matrix:
+    """The Gram matrix of the centered vectors: rows and columns sum to zero."""
+    columns_centered = matrix - matrix.mean(0, keepdims=True)
+    return np.asarray(columns_centered - columns_centered.mean(1, keepdims=True))
 
 
 def mixed_difference(matrix: Matrix, order: int = 1) -> Float[np.ndarray, "two_t two_t"]:
@@ -47,18 +47,18 @@ def mixed_difference(matrix: Matrix, order: int = 1) -> Float[np.ndarray, "two_t
 
 
 def smoothness(matrix: Matrix, order: int = 1) -> float:
-    """max |Delta^(m,m) G~|: small for a smooth matrix. Orders above 1 are large for most smooth ones (LEDGER S10)."""
-    if order == 1:  # across the mirror the difference is zero, so the matrix itself has the largest
+    """max |Delta^(m,m) G~|: small for a smooth matrix. Orders above 1 are large for most smooth ones (theory S10)."""
+    if order == 1:  # zero across the mirror, so the largest is inside the matrix
         return float(len(matrix) ** 2 * np.abs(np.diff(np.diff(matrix, axis=0), axis=1)).max())
     return float(np.abs(mixed_difference(matrix, order)).max())
 
 
 def low_frequency_residual(matrix: Matrix, k: int) -> float:
-    """(1/T) |G - P_k G P_k|_2: what the first k frequencies leave."""
+    """(1/T) |G - P_k G P_k|_2: the residual of the first k frequencies."""
     t = len(matrix)
     basis = dct(np.eye(t), axis=0, norm="ortho")[:k]
-    left = matrix - basis.T @ (basis @ matrix @ basis.T) @ basis
-    return float(np.abs(np.linalg.eigvalsh(left)).max() / t)
+    residual = matrix - basis.T @ (basis @ matrix @ basis.T) @ basis
+    return float(np.abs(np.linalg.eigvalsh(residual)).max() / t)
 
 
 def low_frequency_bound(matrix: Matrix, k: int, order: int = 1) -> float:

@@ -1,1 +1,1 @@
-"""Training small models: a loop that is a loop, and the recipe of the two bundled models."""
+"""Train small models: the loop, regularizers, position schemes, the attention monitor, and the two bundled models."""

@@ -1,7 +1,7 @@
-"""The recipe of the two models that come with Armillary: python -m armillary.training.bundled {gpt2,llama} FOLDER.
+"""Train the two models that come with Armillary: python -m armillary.training.bundled {gpt2,llama} FOLDER.
 
-Both read Python's own documentation and sources (the built-in corpora), with one byte-level tokenizer. A tenth of the
-modules, chosen by a hash of their names, is never trained on; the loss on its prose is written beside the weights.
+Both are trained on Python's own documentation and sources (the built-in corpora), with one byte-level tokenizer. A
+tenth of the modules, chosen by a hash of their names, is held out; the loss on its prose is written beside the weights.
 """
 
 import hashlib
@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from jaxtyping import Integer
 
-from armillary.builtin_text import python_version
-from armillary.files import whole_folder, write_atomically
-from armillary.folder_lock import FolderLock
-from armillary.sources import documents
+from armillary.files.atomic import whole_folder, write_atomically
+from armillary.files.lock import FolderLock
+from armillary.text.builtin import python_version
+from armillary.text.sources import documents
 from armillary.training.loop import Part, TrainSettings, mean_loss, train
+
+# Imports inside functions: transformers takes seconds to import.
 
 VOCABULARY = 2048
 CONTEXT = 256
@@ -47,12 +49,12 @@ def bundled(family: str) -> Path:
 
 
 def held_out(name: str) -> bool:
-    """Whether a module is kept for testing."""
+    """Whether a module is held out for testing."""
     return hashlib.sha256(f"held out {name}".encode()).digest()[0] % 10 == 0
 
 
 def text(kind: str, *, testing: bool) -> Iterator[str]:
-    """The texts of a built-in corpus that are trained on, or those that are not."""
+    """The training texts of a built-in corpus, or (testing=True) the held-out ones."""
     return (document.text for document in documents(f"builtin:{kind}") if held_out(document.name) == testing)
 
 
@@ -79,21 +81,20 @@ def make_tokenizer() -> Any:
 
 
 def tokens(tokenizer: Any, kind: str, *, testing: bool) -> Integer[np.ndarray, "token"]:
-    """A built-in corpus as one row of tokens, an end-of-text token before every document."""
-    rows: list[int] = []
+    """A built-in corpus as one row of tokens, with an end-of-text token before every document."""
+    ids: list[int] = []
     for document in text(kind, testing=testing):
-        rows += [tokenizer.eos_token_id, *tokenizer(document, verbose=False)["input_ids"]]
-    return np.array(rows, dtype=np.uint16)
+        ids += [tokenizer.eos_token_id, *tokenizer(document, verbose=False)["input_ids"]]
+    return np.array(ids, dtype=np.uint16)
 
 
 def held_out_loss(model: Any, tokenizer: Any) -> float:
-    """Mean loss on the prose that was not trained on."""
+    """Mean loss on the held-out prose."""
     return mean_loss(model, tokens(tokenizer, "prose", testing=True), CONTEXT)
 
 
 def make(family: str, folder: Path) -> None:
     """Train one of the two models and write it as a Hugging Face folder."""
-    from rich.progress import Progress
     from transformers import AutoConfig, AutoModelForCausalLM
 
     tokenizer = make_tokenizer()
@@ -104,21 +105,18 @@ def make(family: str, folder: Path) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SHAPE, **FAMILIES[family]))
     model.config.use_cache = False
-    with Progress() as bar:
-        task = bar.add_task(family, total=SETTINGS.steps)
 
-        def on_step(step: int, loss: float) -> None:
-            bar.update(task, completed=step + 1, description=f"{family} loss {loss:.3f}")
-            if step % 100 == 0:
-                bar.console.print(f"step {step} loss {loss:.4f}")
+    def on_step(step: int, loss: float) -> None:
+        if step % 100 == 0:
+            sys.stderr.write(f"{family}: step {step} of {SETTINGS.steps}, loss {loss:.4f}\n")
 
-        with FolderLock(folder, "training run"):
-            train(model, parts, SETTINGS, folder / "run", on_step)
-    half = model.to(torch.float16)
+    with FolderLock(folder, "training run"):
+        train(model, parts, SETTINGS, folder / "run", on_step)
+    half_precision = model.to(torch.float16)
     final = folder / "model"
-    with whole_folder(final) as place:
-        half.save_pretrained(place)
-        tokenizer.save_pretrained(place)
+    with whole_folder(final) as partial:
+        half_precision.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
     loss = held_out_loss(AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32).eval(), tokenizer)
     facts = {
         "held_out_loss": round(loss, 4),

@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Int, Integer
 from torch import Tensor
 
+from armillary.anatomy.modes import evaluating
 from armillary.errors import ArmillaryError
-from armillary.files import read_checked, remove_with_checksum, write_atomically, write_with_checksum, writing
-from armillary.modes import evaluating
+from armillary.files.atomic import read_checked, remove_with_checksum, write_atomically, write_with_checksum, writing
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train. Batches are drawn from (seed, step) alone, so a resumed run sees what the whole run would."""
+    """How to train. A batch depends only on (seed, step), so a resumed run draws the same batches."""
 
     steps: int
     batch: int = 16
@@ -54,14 +54,14 @@ def train(
     penalty: Callable[[], Tensor] | None = None,
     logs: Sequence[Path] = (),
 ) -> None:
-    """Train `model` in place; checkpoints in `folder` let a killed run go on where it was.
+    """Train `model` in place; a killed run resumes from the last checkpoint in `folder`.
 
-    `penalty` is added to the loss; `on_step` is told the loss without it. `logs` are files to which `on_step` adds:
-    a checkpoint holds what they held, and a resumed run begins with that, whatever became of the files.
+    `penalty` is added to the loss; `on_step` receives the loss without it. `logs` are the files that `on_step` appends
+    to: a checkpoint stores their contents, and a resumed run restores them.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    optimizer = torch.optim.AdamW(_decayed(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(_parameter_groups(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
     start = _resume(model, optimizer, settings, folder, logs)
     model.train()
     for step in range(start, settings.steps):
@@ -74,8 +74,8 @@ def train(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if not math.isfinite(value := float(loss.detach())):
-            raise ArmillaryError(f"the loss became {value} at step {step}: lower the learning rate")
-        if on_step is not None:  # before the checkpoint, so that nothing after it is missing from a log
+            raise ArmillaryError(f"the loss became {value} at step {step}", advice="lower the learning rate")
+        if on_step is not None:  # before the checkpoint, which stores the logs
             on_step(step, value)
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             _save(model, optimizer, settings, step + 1, folder, logs)
@@ -91,12 +91,12 @@ def learning_rate(settings: TrainSettings, step: int) -> float:
 
 
 def draw(parts: Sequence[Part], settings: TrainSettings, step: int) -> Int[Tensor, "batch token"]:
-    """The batch of this step: windows at random places of the parts, in proportion to their weights."""
+    """The batch of this step: windows at random positions of the parts, in proportion to their weights."""
     rng = np.random.default_rng([settings.seed, step])
     weights = np.array([part.weight for part in parts])
     rows = []
-    for choice in rng.choice(len(parts), settings.batch, p=weights / weights.sum()):
-        tokens = parts[choice].tokens
+    for index in rng.choice(len(parts), settings.batch, p=weights / weights.sum()):
+        tokens = parts[index].tokens
         if len(tokens) <= settings.length:
             raise ArmillaryError(
                 f"a part of the text has {len(tokens)} tokens, fewer than a window of {settings.length}"
@@ -119,21 +119,21 @@ def mean_loss(model: Any, tokens: Integer[np.ndarray, "token"], length: int, bat
 
 
 def last_checkpoint(folder: Path) -> int:
-    """The step that a resumed run goes on with: that of the last checkpoint that is whole."""
-    whole = (path for path in sorted(folder.glob("checkpoint-????????.pt"), reverse=True) if read_checked(path))
-    return next((int(path.stem.removeprefix("checkpoint-")) for path in whole), 0)
+    """The step at which a run would resume: that of the last intact checkpoint, else 0."""
+    intact = (path for path in sorted(folder.glob("checkpoint-????????.pt"), reverse=True) if read_checked(path))
+    return next((int(path.stem.removeprefix("checkpoint-")) for path in intact), 0)
 
 
-def _decayed(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Weight decay on matrices, none on gains and biases."""
-    learned = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in learned if p.dim() >= 2]
-    others = [p for p in learned if p.dim() < 2]
+def _parameter_groups(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
+    """Parameter groups for AdamW: weight decay on matrices, none on gains and biases."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trainable if p.dim() >= 2]
+    others = [p for p in trainable if p.dim() < 2]
     return [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
 def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder: Path, logs: Sequence[Path]) -> None:
-    """Keep everything a resumed run needs; the checkpoint before goes when this one is whole."""
+    """Write a checkpoint with everything that resuming needs, then delete the older ones."""
     buffer = BytesIO()
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     state["logs"] = {log.name: log.read_text(encoding="utf-8") for log in logs if log.is_file()}
@@ -146,23 +146,23 @@ def _save(model: Any, optimizer: Any, settings: TrainSettings, step: int, folder
 
 
 def _resume(model: Any, optimizer: Any, settings: TrainSettings, folder: Path, logs: Sequence[Path]) -> int:
-    """Load the last checkpoint that is whole, if there is one, and return the step to go on with."""
+    """Load the last intact checkpoint, if there is one, and return the step to continue with."""
     for path in sorted(folder.glob("checkpoint-????????.pt"), reverse=True):
         data = read_checked(path)
         if data is None:
             continue
         state = torch.load(BytesIO(data), weights_only=True)
-        before = json.loads(state["settings"])
-        different = [key for key, value in asdict(settings).items() if before.get(key) != value]
+        saved_settings = json.loads(state["settings"])
+        different = [key for key, value in asdict(settings).items() if saved_settings.get(key) != value]
         if different:
             raise ArmillaryError(
-                f"{folder} holds a run with other settings ({', '.join(different)}): train into another folder"
+                f"{folder} holds a run with other settings ({', '.join(different)})", advice="train into another folder"
             )
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])
         if logs and "logs" not in state:
-            raise ArmillaryError(f"{path} is of an older Armillary: train into another folder")
+            raise ArmillaryError(f"{path} was written by an older Armillary", advice="train into another folder")
         for log in logs:
             write_atomically(log, state["logs"].get(log.name, "").encode())
         return int(state["step"])

@@ -1,4 +1,4 @@
-"""Watch attention while a model trains: spectra, entropy, rank, logits; a warning, with names, when it collapses."""
+"""Monitor attention while a model trains: spectra, entropy, rank, logits, and warnings that name collapsed heads."""
 
 import json
 import re
@@ -15,30 +15,32 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from armillary.anatomy.layout import entry, find_stack
+from armillary.anatomy.modes import evaluating
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
-from armillary.files import writing
-from armillary.layout import entry, find_stack
-from armillary.modes import evaluating
+from armillary.files.atomic import writing
+from armillary.observe.tap import Tap
+from armillary.observe.view import AttentionView
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.similarity import OutputRank, TokenSimilarity
 from armillary.streams.stream import Stream
-from armillary.tap import Tap
-from armillary.view import AttentionView
+
+# Imports inside functions: transformers takes seconds to import, and a monitor runs without it.
 
 ONE_HOT = 0.03
-"""A head whose entropy is below this share of log(visible keys) on average looks at one key and cannot learn others."""
+"""Below this mean share of log(visible keys), a head's entropy is so low that it attends to one key."""
 SATURATED = 30.0
-"""Logits this far from their row's mean make softmax's gradient vanish."""
+"""The softmax gradient vanishes when a logit is this far from the mean of its row."""
 ALIKE = 0.05
-"""Tokens whose distance to one common vector is below this share of their length cannot be told apart."""
+"""Below this rank-one distance (relative to the norm), all tokens are nearly the same vector."""
 
 HEAD_MEASURES = ("eigen_mean", "eigen_scale", "entropy", "entropy_norm", "largest_logit", "rho", "rank_one_distance")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the monitor saw at one step: a number for every head and measure, and the rank-one distance by layer."""
+    """The measures of every head at one step, and the rank-one distance of every layer."""
 
     step: int
     heads: dict[str, Float[np.ndarray, "layer head"]]
@@ -46,7 +48,7 @@ class Snapshot:
     warnings: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, float]:
-        """Means over heads (of the logits the largest), and the least rank-one distance of any layer."""
+        """Means over heads (for logits the maximum), and the smallest rank-one distance of a layer."""
         means = {
             name: float(values.max() if name == "largest_logit" else np.nanmean(values))
             for name, values in self.heads.items()
@@ -74,10 +76,10 @@ def _finite(values: Float[np.ndarray, "*n"]) -> list[Any]:
 
 @torch.no_grad()
 def snapshot(model: nn.Module, tokens: Int[Tensor, "..."], step: int = 0, skip: int = 1) -> Snapshot:
-    """Run a probe batch through the model and measure every head; the model is left as it was, mode and all.
+    """Run a probe batch through the model and measure every head; restores train/eval mode.
 
     eigen_mean = tr(W)/d and eigen_scale = sqrt(|W|_F^2/d - eigen_mean^2) of W = W_q W_k' (for a symmetric W: mean and
-    standard deviation of its d eigenvalues); rho: how many of the keys pass a signal (streams/localization.py).
+    standard deviation of its d eigenvalues); rho: the share of keys that pass a signal (streams/localization.py).
     """
     anatomy = describe(model)
     _check(tokens, skip, anatomy.vocabulary)
@@ -89,31 +91,31 @@ def snapshot(model: nn.Module, tokens: Int[Tensor, "..."], step: int = 0, skip: 
     def on_attention(view: AttentionView) -> None:
         attention.update(view.layer, view)
         output.update(view.layer, view)
-        largest[view.layer] = _largest(view)
+        largest[view.layer] = _largest_logit(view)
 
     def on_residual(layer: int, h: Tensor) -> None:
         similarity.update(layer, h)
 
     with evaluating(model):
-        follows = bool(find_stack(model, anatomy).blocks)
-        with Tap(model, on_attention, on_residual if follows else None):
+        has_blocks = bool(find_stack(model, anatomy).blocks)
+        with Tap(model, on_attention, on_residual if has_blocks else None):
             entry(model)(input_ids=tokens.to(next(model.parameters()).device))
-    found = attention.finish()
+    statistics = attention.finish()
     heads = {
         **_spectra(model),
-        "entropy": found["entropy"].cpu().numpy(),
-        "entropy_norm": found["entropy_norm"].cpu().numpy(),
+        "entropy": statistics["entropy"].cpu().numpy(),
+        "entropy_norm": statistics["entropy_norm"].cpu().numpy(),
         "largest_logit": torch.stack([largest[layer] for layer in sorted(largest)]).cpu().double().numpy(),
-        "rho": np.nanmean(found["rho"].cpu().numpy(), axis=-1),
+        "rho": np.nanmean(statistics["rho"].cpu().numpy(), axis=-1),
         "rank_one_distance": output.finish()["rank_one_distance"].cpu().numpy(),
     }
-    layers = similarity.finish()["rank_one_distance"].cpu().numpy() if follows else np.ones(1)
-    taken = Snapshot(step, heads, layers)
-    return Snapshot(step, heads, layers, tuple(collapses(taken)))
+    layers = similarity.finish()["rank_one_distance"].cpu().numpy() if has_blocks else np.ones(1)
+    measured = Snapshot(step, heads, layers)
+    return Snapshot(step, heads, layers, tuple(collapses(measured)))
 
 
 def _spectra(model: nn.Module) -> dict[str, Float[np.ndarray, "layer head"]]:
-    """Mean and scale of every head's eigenspectrum, by e x e products; nothing where the weights are not known."""
+    """Mean and scale of every head's eigenspectrum, by e x e products; empty for a family without an adapter."""
     anatomy = describe(model)
     if anatomy.missing:
         return {}
@@ -132,31 +134,31 @@ def _spectra(model: nn.Module) -> dict[str, Float[np.ndarray, "layer head"]]:
     }
 
 
-def _largest(view: AttentionView) -> Float[Tensor, "head"]:
+def _largest_logit(view: AttentionView) -> Float[Tensor, "head"]:
     """The largest distance of a visible logit from the mean of its row."""
-    logits, seen = view.logits(), view.visible()
-    mean = (logits * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
-    return ((logits - mean).abs() * seen).amax((0, 2, 3))
+    logits, visible = view.logits(), view.visible()
+    mean = (logits * visible).sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp(min=1)
+    return ((logits - mean).abs() * visible).amax((0, 2, 3))
 
 
-def collapses(taken: Snapshot) -> Iterator[str]:
-    """Sentences about what has collapsed: heads that look at one key only, layers whose tokens are all alike."""
-    stuck = (taken.heads["entropy_norm"] < ONE_HOT) & (taken.heads["largest_logit"] > SATURATED)
+def collapses(measured: Snapshot) -> Iterator[str]:
+    """Warnings: heads that attend to one key only, layers whose tokens are all nearly equal."""
+    stuck = (measured.heads["entropy_norm"] < ONE_HOT) & (measured.heads["largest_logit"] > SATURATED)
     if stuck.any():
         names = ", ".join(f"{layer}.{head}" for layer, head in np.argwhere(stuck)[:12])
         more = f" and {int(stuck.sum()) - 12} more" if stuck.sum() > 12 else ""
         yield (
-            f"entropy collapse at step {taken.step}: attention of head {names}{more} is one-hot with logits up to "
-            f"{float(taken.heads['largest_logit'][stuck].max()):.0f}: lower the learning rate, or regularise W_q W_k'"
+            f"entropy collapse at step {measured.step}: attention of head {names}{more} is one-hot with logits up to "
+            f"{float(measured.heads['largest_logit'][stuck].max()):.0f}: lower the learning rate or regularize W_q W_k'"
         )
-    if not np.isfinite(taken.heads["entropy"]).all():
-        yield f"attention is not finite at step {taken.step}: the run has diverged"
-    alike = np.argwhere(taken.layers[1:] < ALIKE)[:, 0] + 1
+    if not np.isfinite(measured.heads["entropy"]).all():
+        yield f"attention is not finite at step {measured.step}: the run has diverged"
+    alike = np.argwhere(measured.layers[1:] < ALIKE)[:, 0] + 1
     if len(alike):
         names = ", ".join(map(str, alike))
-        heads = np.argwhere(taken.heads["rank_one_distance"] < ALIKE)[:12]
-        which = f" (heads {', '.join(f'{layer}.{head}' for layer, head in heads)})" if len(heads) else ""
-        yield f"rank collapse at step {taken.step}: after layer {names} all tokens are nearly one vector{which}"
+        heads = np.argwhere(measured.heads["rank_one_distance"] < ALIKE)[:12]
+        listed = f" (heads {', '.join(f'{layer}.{head}' for layer, head in heads)})" if len(heads) else ""
+        yield f"rank collapse at step {measured.step}: after layer {names} all tokens are nearly one vector{listed}"
 
 
 def _check(tokens: Int[Tensor, "..."], skip: int, vocabulary: int) -> None:
@@ -169,16 +171,16 @@ def _check(tokens: Int[Tensor, "..."], skip: int, vocabulary: int) -> None:
 
 
 Tracker = Callable[[int, dict[str, float]], None]
-"""Told the step and the summary."""
+"""Receives the step and the summary."""
 
 
 @dataclass
 class Monitor:
-    """Takes a snapshot of `model` on `tokens` every `every` steps: call it after each step of any loop.
+    """Takes a snapshot of `model` on `tokens` every `every` steps. Call it after each step of your loop.
 
-    Snapshots go to the JSON-lines file `log` where one is given, to `trackers`, and to wandb or trackio where the
-    program has a run of theirs open. `on_warning` is told each collapse once. `overhead` is the share of the time
-    since the first call that the monitor itself took.
+    Snapshots go to the JSON-lines file `log` if given, to `trackers`, and to wandb or trackio if a run is open.
+    `on_warning` is called once for each collapse. `overhead` is the monitor's share of the time since its first
+    call.
     """
 
     model: nn.Module
@@ -190,61 +192,61 @@ class Monitor:
     history: list[Snapshot] = field(default_factory=list)
     _begun: float | None = None
     _spent: float = 0.0
-    _told: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ArmillaryError(f"a monitor looks every 1 or more steps, not every {self.every}")
+            raise ArmillaryError(f"every={self.every} was given to the monitor", advice="it must be 1 or more")
 
     def __call__(self, step: int) -> Snapshot | None:
-        """Look, if it is time; returns the snapshot that was taken, if any."""
+        """Take a snapshot if `step` is a multiple of `every`; returns it, else None."""
         self._begun = time.perf_counter() if self._begun is None else self._begun
-        return self.look(step) if step % self.every == 0 else None
+        return self.take(step) if step % self.every == 0 else None
 
-    def look(self, step: int) -> Snapshot:
-        """Take a snapshot now."""
+    def take(self, step: int) -> Snapshot:
+        """Take a snapshot now, log it, and warn about new collapses."""
         begun = time.perf_counter()
-        taken = snapshot(self.model, self.tokens, step)
-        self.history.append(taken)
+        measured = snapshot(self.model, self.tokens, step)
+        self.history.append(measured)
         if self.log is not None:
             with writing(self.log), self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(taken.as_dict()) + "\n")
+                file.write(json.dumps(measured.as_dict()) + "\n")
         for track in (*self.trackers, *open_trackers()):
-            track(step, {f"attention/{name}": value for name, value in taken.summary().items()})
-        for sentence in taken.warnings:
-            news = re.sub(r" at step \d+|logits up to \S+", "", sentence)  # the same heads again are no news
-            if news not in self._told:
-                self._told.add(news)
+            track(step, {f"attention/{name}": value for name, value in measured.summary().items()})
+        for sentence in measured.warnings:
+            subject = re.sub(r" at step \d+|logits up to \S+", "", sentence)  # the same heads are reported once
+            if subject not in self._warned:
+                self._warned.add(subject)
                 self.on_warning(sentence)
         self._spent += time.perf_counter() - begun
-        return taken
+        return measured
 
     @property
     def overhead(self) -> float:
-        """Seconds in the monitor over all seconds since its first call."""
+        """The monitor's share of the seconds since its first call."""
         if self._begun is None:
             return 0.0
         return self._spent / max(time.perf_counter() - self._begun, 1e-9)
 
 
 def open_trackers() -> list[Tracker]:
-    """wandb and trackio, where this program has imported them and a run is open; nothing is imported or started."""
-    found: list[Tracker] = []
+    """Trackers for wandb and trackio if they are imported already and have an open run."""
+    trackers: list[Tracker] = []
     wandb: Any = sys.modules.get("wandb")
     if wandb is not None and getattr(wandb, "run", None) is not None:
-        found.append(lambda step, numbers: wandb.log(numbers, step=step))
+        trackers.append(lambda step, values: wandb.log(values, step=step))
     trackio: Any = sys.modules.get("trackio")
     current = getattr(getattr(trackio, "context_vars", None), "current_run", None)
     if current is not None and current.get() is not None:
-        found.append(lambda step, numbers: trackio.log({**numbers, "step": step}))
-    return found
+        trackers.append(lambda step, values: trackio.log({**values, "step": step}))
+    return trackers
 
 
 def tensorboard(writer: Any) -> Tracker:
     """A tracker for a torch.utils.tensorboard SummaryWriter."""
 
-    def track(step: int, numbers: dict[str, float]) -> None:
-        for name, value in numbers.items():
+    def track(step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
             writer.add_scalar(name, value, step)
 
     return track
@@ -255,7 +257,7 @@ def callback(monitor: Monitor) -> Any:
     from transformers import TrainerCallback
 
     class AttentionMonitor(TrainerCallback):  # type: ignore[misc]
-        """Looks at the end of every step."""
+        """Calls the monitor at the end of every step."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             monitor(int(state.global_step))

@@ -1,10 +1,10 @@
-"""What steers attention while a model trains: the penalty LocAteR, and sigma-Reparam as a baseline.
+"""Regularizers of attention: the penalty LocAteR, and sigma-Reparam as a baseline.
 
 LocAteR (Bao, Hataya and Karakida, Section 6) adds kappa1 tr(W'W) + kappa2 (tr W - target)^2 to the loss, W = W_q W_k'
 the d x d matrix of a head, so that logit_ij = scale x_i' W x_j. The paper writes it for one head and trains models with
-one head per layer. Here it is summed over heads and layers, not averaged: how hard a head is pulled does not depend on
-how many others there are. Its gradients are 2 kappa1 W_q W_k'W_k + 2 kappa2 (tr W - target) W_k for W_q, and with q and
-k exchanged for W_k; the mean term is misprinted in the paper (LEDGER L28, L29).
+one head per layer. Here it is summed over heads and layers, not averaged, so the force on a head does not depend on the
+number of heads. Its gradients are 2 kappa1 W_q W_k'W_k + 2 kappa2 (tr W - target) W_k for W_q, and with q and
+k exchanged for W_k; the mean term is misprinted in the paper (`armillary theory L28`, L29).
 """
 
 from collections.abc import Iterator
@@ -18,16 +18,19 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.utils import parametrize
 
-from armillary.anatomy.adapter import Adapter, adapter_for
+from armillary.anatomy.adapter import Adapter
 from armillary.anatomy.description import Anatomy, Layer
+from armillary.anatomy.layout import find_stack
+from armillary.anatomy.registry import adapter_for
 from armillary.anatomy.source import describe, transformer_of
 from armillary.anatomy.weights import Projection, bad, head_matrices
 from armillary.errors import ArmillaryError
-from armillary.layout import find_stack
-from armillary.theory.localization import localising_target
+from armillary.theory.localization import localizing_target
 
-LOCALISING_R = 5.0
-"""tr(W) / lambda of the target 'localise': attention in a band of a fifth of the text (LEDGER L30)."""
+# Imports inside functions: transformers takes seconds to import.
+
+LOCALIZING_R = 5.0
+"""tr(W) / lambda of the target 'localize': attention in a band of a fifth of the text (`armillary theory L30`)."""
 
 # LocAteR --------------------------------------------------------------------------------------------------------
 
@@ -57,26 +60,26 @@ class LocAteR:
         loss = model(input_ids=ids, labels=ids).loss + penalty()
 
     Units: for an x of unit covariance (x is what attention reads, after the norm) r = tr(W) / lambda is the mean logit
-    of a token with itself, lambda = 1 / logit scale. The target 'localise' is 5 lambda in each layer: r = 5 is where
-    attention localises, which needs |r| > 2. The paper's is target=1.0, which does not (LEDGER L30); any number can be
-    given. The trace at the minimum falls short of it: W has e = head width eigenvalues `locater_minimiser(scale, mean,
-    e, target)` and else zeros (LEDGER L31 with the rank e in place of d).
+    of a token with itself, lambda = 1 / logit scale. The target 'localize' is 5 lambda in each layer: r = 5 is where
+    attention localizes, which needs |r| > 2. The paper uses target=1.0, which does not localize (`armillary theory
+    L30`). The trace at the minimum is below the target: W has e = head width eigenvalues `locater_minimizer(scale,
+    mean, e, target)`, the others are zero (`armillary theory L31` with the rank e in place of d).
 
     Only W_q and W_k count: no biases, no rotation (W is then the matrix of a token's logit with itself), and no norm of
-    q and k (where there is one, the size of W does not reach the logits, and the penalty is a kind of weight decay).
-    Layers that share their weights count once. Weights in half precision are summed in float32. Each call asks the
-    model's modules for their weights, so moving, loading or reparametrising them needs no new penalty.
+    q and k (with one, the logits do not depend on the size of W, and the penalty is a kind of weight decay). Layers
+    that share their weights count once. Half-precision weights are summed in float32. Each call reads the current
+    weights, so the penalty stays valid when they are moved, loaded or reparametrized.
     """
 
     def __init__(
-        self, model: Any, scale: float | int, mean: float | int, target: str | float | int = "localise"
+        self, model: Any, scale: float | int, mean: float | int, target: str | float | int = "localize"
     ) -> None:
         for name, value in (("scale", scale), ("mean", mean)):
             if not (isfinite(value) and value >= 0):
                 raise ArmillaryError(f"{name}={value} was given to LocAteR; it must be a finite number, 0 or more")
-        if target != "localise" and (isinstance(target, str) or not isfinite(target)):
+        if target != "localize" and (isinstance(target, str) or not isfinite(target)):
             raise ArmillaryError(
-                f"target={target!r} was given to LocAteR; it can be 'localise' or a finite number (1.0 in the paper)"
+                f"target={target!r} was given to LocAteR; it can be 'localize' or a finite number (1.0 in the paper)"
             )
         self.scale, self.mean = scale, mean
         self._heads: dict[int, _StoredHeads] = {}
@@ -87,9 +90,9 @@ class LocAteR:
             if layer.block not in seen:
                 seen.add(layer.block)
                 self._heads[layer.index] = _stored_heads(adapter, layer, anatomy.d_model, block)
-                assert layer.scale is not None  # an adapter knows it
-                chosen = localising_target(LOCALISING_R, 1 / layer.scale) if target == "localise" else target
-                self.targets[layer.index] = float(chosen)
+                assert layer.scale is not None  # every adapter sets it
+                layer_target = localizing_target(LOCALIZING_R, 1 / layer.scale) if target == "localize" else target
+                self.targets[layer.index] = float(layer_target)
 
     def __call__(self) -> Float[Tensor, ""]:
         """The penalty, with gradients back to W_q and W_k."""
@@ -101,26 +104,26 @@ class LocAteR:
 
     @torch.no_grad()
     def terms(self) -> dict[int, Terms]:
-        """tr W and tr(W'W) of every head now, by layer, without gradients; layers that share weights appear once."""
+        """Current tr W and tr(W'W) of every head, by layer, without gradients; shared layers appear once."""
         return {layer: heads.terms() for layer, heads in self._heads.items()}
 
     def belongs_to(self, model: nn.Module) -> bool:
-        """Whether the penalised matrices are in this model, which may be wrapped."""
+        """Whether the penalized matrices belong to this (possibly wrapped) model."""
         first = next(iter(self._heads.values())).q.module
         return any(module is first for module in model.modules())
 
 
 @dataclass(frozen=True)
-class _Runs:
-    """Which runs of e outputs of a module's weight are the heads'."""
+class _HeadRows:
+    """Which groups of e consecutive output rows of a module's weight belong to the heads."""
 
     module: Any
     numbers: tuple[int, ...]
     e: int
     transposed: bool
 
-    def read(self) -> Float[Tensor, "run e d"]:
-        """The runs as rows, by one view or one copy for all: a view per head would cost a whole matrix in backward."""
+    def read(self) -> Float[Tensor, "head e d"]:
+        """All heads in one view or one copy: backward of a view per head would allocate a whole matrix for each."""
         weight = self.module.weight
         rows = (weight.T if self.transposed else weight).unflatten(0, (-1, self.e))
         first, count = self.numbers[0], len(self.numbers)
@@ -134,18 +137,18 @@ class _Runs:
 
 @dataclass(frozen=True)
 class _StoredHeads:
-    """Where one layer keeps the queries and keys of its heads."""
+    """The rows of W_q and W_k of one layer's heads."""
 
-    q: _Runs
-    k: _Runs
+    q: _HeadRows
+    k: _HeadRows
 
     def terms(self) -> Terms:
         if self.q.module is self.k.module:  # fused: read once for both
-            both = _Runs(self.q.module, self.q.numbers + self.k.numbers, self.q.e, self.q.transposed)
-            q, k = both.read().split([len(self.q.numbers), len(self.k.numbers)])
+            fused = _HeadRows(self.q.module, self.q.numbers + self.k.numbers, self.q.e, self.q.transposed)
+            q, k = fused.read().split([len(self.q.numbers), len(self.k.numbers)])
         else:
             q, k = self.q.read(), self.k.read()
-        with torch.autocast(q.device.type, enabled=False):  # bfloat16 would lose the traces
+        with torch.autocast(q.device.type, enabled=False):  # the traces would be inexact in bfloat16
             return head_terms(q, k)
 
 
@@ -153,21 +156,21 @@ def _stored_heads(adapter: Adapter, layer: Layer, d: int, block: nn.Module) -> _
     shape = (d, layer.head_width, layer.heads, layer.kv_heads)
 
     def read(name: str) -> Tensor | None:
-        return _own(block, name)
+        return _stored_weight(block, name)
 
-    def runs(at: Projection, part: str, count: int) -> _Runs:
+    def head_rows(at: Projection, part: str, count: int) -> _HeadRows:
         try:
-            head_matrices(read, at, part, shape)  # says what is wrong with a weight that cannot be used
+            head_matrices(read, at, part, shape)  # raises if the weight cannot be used
         except ArmillaryError as error:
             raise ArmillaryError(f"in layer {layer.index} ({layer.block}): {error}") from error
         numbers = tuple(at.rows(part, head, layer.heads, layer.kv_heads) for head in range(count))
-        return _Runs(block.get_submodule(at.name), numbers, layer.head_width, at.transposed)
+        return _HeadRows(block.get_submodule(at.name), numbers, layer.head_width, at.transposed)
 
-    return _StoredHeads(runs(adapter.q, "q", layer.heads), runs(adapter.k, "k", layer.kv_heads))
+    return _StoredHeads(head_rows(adapter.q, "q", layer.heads), head_rows(adapter.k, "k", layer.kv_heads))
 
 
-def _own(block: nn.Module, name: str) -> Tensor | None:
-    """A weight that its module keeps under its own name, plain or parametrised (a LoRA keeps it elsewhere)."""
+def _stored_weight(block: nn.Module, name: str) -> Tensor | None:
+    """A weight that its module stores itself, plain or parametrized; None otherwise (a LoRA stores it elsewhere)."""
     path, _, leaf = name.rpartition(".")
     try:
         module = block.get_submodule(path)
@@ -175,8 +178,8 @@ def _own(block: nn.Module, name: str) -> Tensor | None:
         return None
     if leaf not in module._parameters and not parametrize.is_parametrized(module, leaf):
         return None
-    found: Tensor | None = getattr(module, leaf)
-    return found
+    weight: Tensor | None = getattr(module, leaf)
+    return weight
 
 
 def _blocks(model: Any) -> tuple[Anatomy, Adapter, list[nn.Module]]:
@@ -194,12 +197,12 @@ class LocAteRTrainerMixin:
         class LocAteRTrainer(LocAteRTrainerMixin, Trainer): ...
         LocAteRTrainer(model=model, args=args, train_dataset=data, penalty=LocAteR(model, scale=1e-3, mean=1e-3))
 
-    The loss that it logs has the penalty in it; the loss of an evaluation has not. Each optimizer step sees the penalty
-    once, however many batches it accumulates.
+    The logged training loss includes the penalty; the evaluation loss does not. Each optimizer step adds the penalty
+    once, whatever the number of accumulated batches.
     """
 
     penalty: LocAteR
-    _penalised: Any = None
+    _penalized: Any = None
 
     def __init__(self, *args: Any, penalty: LocAteR, **kwargs: Any) -> None:
         self.penalty = penalty
@@ -211,16 +214,16 @@ class LocAteRTrainerMixin:
         trainer: Any = super()
         loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
         if model.training:
-            if model is not self._penalised and not self.penalty.belongs_to(model):
+            if model is not self._penalized and not self.penalty.belongs_to(model):
                 raise ArmillaryError(
-                    "the penalty was made for another model than the one that is trained: make it of this one"
+                    "the penalty belongs to another model than the one in training", advice="make it with this model"
                 )
-            self._penalised = model
+            self._penalized = model
             loss = loss + self.penalty() / self._batches_to_share(num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def _batches_to_share(self, num_items_in_batch: Tensor | int | None) -> int:
-        """1 where the Trainer divides each loss by the batches of a step; their number where it takes the sum."""
+        """1 if the Trainer averages the losses of a step's batches; the number of batches if it sums them."""
         trainer: Any = self
         summed = getattr(trainer, "loss_is_scaled_for_ga", None)
         if summed is None:
@@ -233,10 +236,10 @@ class LocAteRTrainerMixin:
 
 
 class SigmaReparam(nn.Module):
-    """W_hat = (gamma / sigma(W)) W, sigma(W) the largest singular value and gamma a learned number, 1 at first.
+    """W_hat = (gamma / sigma(W)) W, sigma(W) the largest singular value and gamma a learned scalar, initially 1.
 
-    u and v are the singular vectors of the first W; each forward in training turns them by one power iteration, and
-    sigma = u' W v with u and v held fixed for the gradient. They are saved with the weights, so a run resumes exactly.
+    u and v start as the singular vectors of W; each forward in training updates them by one power iteration, and
+    sigma = u' W v with u and v constant for the gradient. They are saved with the weights, so a run resumes exactly.
     """
 
     u: Float[Tensor, "n"]
@@ -250,54 +253,54 @@ class SigmaReparam(nn.Module):
         self.register_buffer("v", right[0].to(weight.dtype))
 
     def forward(self, weight: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-        with torch.autocast(weight.device.type, enabled=False):  # bfloat16 would blur sigma
+        with torch.autocast(weight.device.type, enabled=False):  # sigma would be inexact in bfloat16
             if self.training:
                 with torch.no_grad():
                     self.u.copy_(normalize(weight @ self.v, dim=0))
                     self.v.copy_(normalize(self.u @ weight, dim=0))
-            u, v = self.u.clone(), self.v.clone()  # the next forward may turn them before this one's backward
+            u, v = self.u.clone(), self.v.clone()  # the next forward may update them before this backward
             return weight * (self.gamma / (u @ (weight @ v)))
 
 
 def sigma_reparam(model: Any, *, only: str = "all") -> None:
-    """Reparametrise linear layers in place as Zhai et al. (2023): W_hat = (gamma / sigma(W)) W, gamma = 1 at first.
+    """Reparametrize linear layers in place as Zhai et al. (2023): W_hat = (gamma / sigma(W)) W, initially gamma = 1.
 
-    'all' takes every Linear and Conv1D of the blocks, as published; 'attention' the projections to q, k, v and back. A
-    fused matrix has one sigma. Embeddings and the word predictor stay as they are. Every sigma becomes 1, so the model
-    computes something else than before: this is for training from scratch. Make the optimizer afterwards (gamma is a
-    new parameter), call this before loading a state_dict to resume from, and `merge_sigma_reparam` before saving a
-    folder, describing or scanning: until then the parameters have other names.
+    'all' takes every Linear and Conv1D of the blocks, as published; 'attention' the projections q, k, v and o. A fused
+    matrix has one sigma. Embeddings and unembedding are not changed. Every sigma becomes 1, so the model's output
+    changes: this is for training from scratch. Make the optimizer afterward (gamma is a new parameter), call this
+    before loading a state_dict to resume from, and `merge_sigma_reparam` before saving, describing or scanning: until
+    then the parameters have other names.
     """
     if only not in ("all", "attention"):
-        raise ArmillaryError(f"only={only!r} is not known: it can be 'all' or 'attention'")
-    found = dict(_linear_layers(model, only))
-    for name, module in found.items():
+        raise ArmillaryError(f"only={only!r} is not known", advice="it can be 'all' or 'attention'")
+    modules = dict(_linear_layers(model, only))
+    for name, module in modules.items():
         if parametrize.is_parametrized(module, "weight"):
-            raise ArmillaryError(f"{name} is reparametrised already: merge_sigma_reparam(model) undoes it first")
+            raise ArmillaryError(f"{name} is already reparametrized", advice="call merge_sigma_reparam(model) first")
         weight = module._parameters.get("weight")
         if weight is None or not weight.is_floating_point():
-            raise ArmillaryError(f"{name} has no plain weight: merge a LoRA, or load the model unquantised")
+            raise ArmillaryError(f"{name} has no plain weight", advice="merge a LoRA, or load the model unquantized")
         if bad(weight) or not weight.any():
             raise ArmillaryError(
                 f"the weight of {name} is zero or not finite, so its largest singular value cannot be 1"
             )
-    for module in found.values():
+    for module in modules.values():
         parametrize.register_parametrization(module, "weight", SigmaReparam(module.weight))
 
 
 def merge_sigma_reparam(model: nn.Module) -> None:
-    """Put W_hat in place of W, as evaluation sees it, and make the parameters plain again, under their old names.
+    """Replace W by W_hat (as in evaluation) and restore plain parameters under their old names.
 
     A model in training can be saved by merging a copy: merge_sigma_reparam(copy.deepcopy(model)).
     """
-    found = [module for module in model.modules() if _is_sigma(module)]
-    if not found:
-        raise ArmillaryError(f"this {type(model).__name__} has no layer that sigma_reparam changed: nothing to merge")
-    for module in found:
-        module.get_submodule("parametrizations").eval()  # a power iteration now would give another W_hat
+    reparametrized = [module for module in model.modules() if _is_sigma(module)]
+    if not reparametrized:
+        raise ArmillaryError(f"this {type(model).__name__} has no layer that sigma_reparam changed")
+    for module in reparametrized:
+        module.get_submodule("parametrizations").eval()  # another power iteration would change W_hat
         # torch takes the property 'weight' from the module's class, which copies of the module share
-        shared: Any = type(module)
-        module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
+        current: Any = type(module)
+        module.__class__ = type(current.__name__, current.__bases__, dict(vars(current)))
         parametrize.remove_parametrizations(module, "weight")
 
 
@@ -309,7 +312,7 @@ def _is_sigma(module: nn.Module) -> bool:
 
 
 def _linear_layers(model: Any, only: str) -> Iterator[tuple[str, Any]]:
-    """The linear layers of the blocks, or of their attention alone, by name; those that layers share come once."""
+    """The linear layers of the blocks, or of their attention alone, with their names."""
     from transformers.pytorch_utils import Conv1D
 
     _, adapter, blocks = _blocks(model)

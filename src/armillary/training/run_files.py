@@ -1,10 +1,10 @@
-"""What a run's folder holds, read back: result.json, run.json, loss.jsonl, attention.jsonl, each of its shape."""
+"""Read the files of a run's folder: result.json, run.json, loss.jsonl, attention.jsonl."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from armillary.records import read_lines, read_record
+from armillary.files.records import read_lines, read_record
 
 REMEDY = "train into another folder"
 
@@ -31,7 +31,7 @@ class LossRow(TypedDict):
 
 
 class AttentionRow(TypedDict):
-    """A line of attention.jsonl; `heads` and `layers` hold more, which only figures of one's own read."""
+    """A line of attention.jsonl. It also has `heads` and `layers`, which Armillary does not read back."""
 
     step: int
     warnings: list[str]
@@ -46,16 +46,16 @@ SHAPES: dict[str, Any] = {"loss.jsonl": LossRow, "attention.jsonl": AttentionRow
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """What a finished run found."""
+    """The result of a finished run."""
     return dict(read_record(folder / "result.json", RunResult, REMEDY))
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What is trained there, as run.json says it."""
+    """The settings of the run in `folder`, from run.json."""
     return dict(read_record(folder / "run.json", dict[str, Any], REMEDY))
 
 
 def read_log(folder: Path, name: str) -> Iterator[dict[str, Any]]:
-    """The rows of loss.jsonl or attention.jsonl; none where there is no such file yet."""
+    """The rows of loss.jsonl or attention.jsonl; empty if the file does not exist yet."""
     path = folder / name
     return read_lines(path, SHAPES[name], REMEDY) if path.is_file() else iter(())

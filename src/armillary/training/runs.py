@@ -1,4 +1,4 @@
-"""Training runs read back from their folders, and put side by side."""
+"""Read training runs from their folders, and compare them in a table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from armillary.training.run_files import read_log, read_result, read_settings
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run's settings, what it logged (a row per step and per look), and its result where it is finished."""
+    """A run's settings, its logs (a row per step, a row per snapshot), and its result if it has finished."""
 
     name: str
     config: dict[str, Any]
@@ -26,7 +26,7 @@ def read_run(folder: Path) -> RunHistory:
     """The run in a folder that `armillary train` wrote, finished or not."""
     record = folder / "run.json"
     if not record.is_file():
-        raise ArmillaryError(f"{folder} is not a training run: a run is what `armillary train CONFIG.toml` writes")
+        raise ArmillaryError(f"{folder} is not a training run", advice="`armillary train CONFIG.toml` writes one")
     try:
         config = from_dict(read_settings(folder)).as_dict()
     except ArmillaryError as error:
@@ -41,17 +41,17 @@ def read_run(folder: Path) -> RunHistory:
 
 
 def _summaries(folder: Path) -> pd.DataFrame:
-    """What the monitor saw, without the rows of heads and layers."""
+    """The summaries of the monitor, without the values by head and layer."""
     left_out = ("heads", "layers", "warnings")
     rows = read_log(folder, "attention.jsonl")
     return pd.DataFrame([{name: value for name, value in row.items() if name not in left_out} for row in rows])
 
 
 def side_by_side(runs: list[RunHistory]) -> pd.DataFrame:
-    """A row for every run: what it is, how far it came, and where its attention ended."""
+    """A row for every run: settings, steps done, losses, and its last attention summary."""
     rows = []
     for run in runs:
-        model, regulariser = run.config["model"], run.config["regulariser"]
+        model, regularizer = run.config["model"], run.config["regularizer"]
         row: dict[str, Any] = {
             "run": run.name,
             "family": model["family"],
@@ -60,10 +60,10 @@ def side_by_side(runs: list[RunHistory]) -> pd.DataFrame:
             "layers": model["layers"],
             "heads": model["heads"],
             "width": model["width"],
-            "regulariser": regulariser["kind"],
+            "regularizer": regularizer["kind"],
             **(
-                {"scale": regulariser["scale"], "mean": regulariser["mean"], "target": str(regulariser["target"])}
-                if regulariser["kind"] == "locater"
+                {"scale": regularizer["scale"], "mean": regularizer["mean"], "target": str(regularizer["target"])}
+                if regularizer["kind"] == "locater"
                 else {}
             ),
             "seed": run.config["training"]["seed"],

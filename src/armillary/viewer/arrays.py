@@ -1,4 +1,4 @@
-"""Numbers for the page: arrays as bytes, everything else as JSON that any browser reads."""
+"""Encode answers for the page: arrays as base64 bytes, everything else as standard JSON."""
 
 import base64
 import math
@@ -15,7 +15,7 @@ def packed(values: Shaped[np.ndarray, "..."]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Lists, dicts, numbers and texts alone; what is not finite becomes null."""
+    """The value with only lists, dicts, numbers and strings; NaN and infinity become null."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

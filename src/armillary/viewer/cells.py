@@ -1,14 +1,14 @@
-"""Tokens as the page shows them: each by itself, joined to words, or several to a cell where a text is long."""
+"""Cells of the page's matrices: a token, a word or, for long texts, several of them per cell."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from armillary.words import Words
+from armillary.text.words import Words
 
 MOST = 256
-"""A matrix on the page has at most so many rows and columns; up to so many tokens it is exact."""
+"""The largest number of rows and columns of a matrix on the page; up to this many tokens it is exact."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Cells:
 
 
 def cells_of(words: Words) -> Cells:
-    """Every word a cell or, where there are more than MOST, as few neighbours to a cell as bring them below it."""
+    """One cell per word or, with more than MOST words, as few neighbors per cell as needed."""
     step = -(-len(words.names) // MOST)
     return Cells(words.of_token // step, step)
 
@@ -48,8 +48,8 @@ def max_cells(values: Float[np.ndarray, "word word"], step: int) -> Float[np.nda
     """The largest value of every block of `step` x `step` words; NaN where all of them are."""
     edges = np.arange(0, len(values), step)
     filled = np.where(np.isnan(values), -np.inf, values)
-    found = np.maximum.reduceat(np.maximum.reduceat(filled, edges, axis=0), edges, axis=1)
-    return np.asarray(np.where(np.isneginf(found), np.nan, found))
+    largest = np.maximum.reduceat(np.maximum.reduceat(filled, edges, axis=0), edges, axis=1)
+    return np.asarray(np.where(np.isneginf(largest), np.nan, largest))
 
 
 def _sums(values: Float[np.ndarray, "query key"], cells: Cells) -> Float[np.ndarray, "cell cell"]:

@@ -1,31 +1,29 @@
-"""A head's dossier for the page: one template for each figure, and every head's arrays to fill it with.
+"""The data of a head's dossier for the page: one template per figure, and every head's arrays.
 
-To draw a figure in Python takes longer than a head switch may; the page fills the fields that a trace's `meta` names
-(figures/heads.py) with the arrays of the head that is shown.
+Drawing a figure in Python is too slow for switching heads; the page fills the fields that a trace's `meta` names
+(figures/heads.py) with the arrays of the shown head.
 """
 
 import json
 from functools import cached_property, lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Num
 
 from armillary.errors import ArmillaryError
 from armillary.figures import heads as drawn
+from armillary.lenses.labels import evidence_table
+from armillary.lenses.panels import Arrays, logit_arrays, pattern_arrays, share_arrays
 from armillary.viewer.arrays import packed, plain
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 MATRICES = "logits"
-"""The panel whose arrays are read for one head at a time: for all heads of a large model they would fill the memory."""
-
-Arrays = dict[str, Num[np.ndarray, "..."]]
+"""The panel whose arrays are read for one head at a time: those of all heads may not fit in memory."""
 
 
 class Dossiers:
@@ -37,30 +35,30 @@ class Dossiers:
         names = zip(self._heads["layer"].tolist(), self._heads["head"].tolist(), strict=True)
         self._row = {(int(layer), int(head)): i for i, (layer, head) in enumerate(names)}
         self.evidence = _evidence(atlas)
-        self._of_logits = lru_cache(maxsize=64)(lambda layer, head: drawn.logit_arrays(atlas, layer, head))
+        self._of_logits = lru_cache(maxsize=64)(lambda layer, head: logit_arrays(atlas, layer, head))
 
     def of(self, layer: int, head: int) -> dict[str, Any]:
-        """A head's evidence, and its arrays by name; NaN where a number is not known."""
+        """A head's evidence, and its arrays by name; NaN where a number is missing."""
         i = self._row[layer, head]
         arrays = {name: values[i] for name, values in self._by_row.items()}
-        for panel, found in self._by_head.items():
-            own = {name: values for name, values in found.items() if name not in drawn.PANELS[panel].shared}
+        for panel, of_all in self._by_head.items():
+            own = {name: values for name, values in of_all.items() if name not in drawn.PANELS[panel].shared}
             arrays |= {name: values[layer, head] for name, values in own.items()}
         arrays |= self._of_logits(layer, head) or {}
         numbers = {name: packed(np.asarray(values)) for name, values in arrays.items() if values.dtype.kind in "fi"}
         return {"evidence": self._evidence_of(layer, head), "arrays": numbers}
 
     def _evidence_of(self, layer: int, head: int) -> list[dict[str, Any]]:
-        """For every candidate label the measure, its value, what a random head shows, the threshold."""
+        """For every candidate label the measure, its value, the value of random heads, the threshold."""
         rows = self.evidence
         if rows is None:
             return []
-        found = rows[(rows["layer"] == layer) & (rows["head"] == head)].drop(columns=["layer", "head"])
-        return plain(found.to_dict("records"))  # type: ignore[no-any-return]
+        own = rows[(rows["layer"] == layer) & (rows["head"] == head)].drop(columns=["layer", "head"])
+        return plain(own.to_dict("records"))  # type: ignore[no-any-return]
 
     @cached_property
     def templates(self) -> dict[str, Any]:
-        """The figures of the dossier in order, drawn for the first head that has numbers for each; no other ones."""
+        """The figures of the dossier in order, each drawn for the first head that has its numbers."""
         row = {name: values[0] for name, values in self._by_row.items()}
         first = self._heads.iloc[0]
         figures: dict[str, go.Figure | None] = {
@@ -68,8 +66,8 @@ class Dossiers:
             "constituents": drawn.constituent_bars(self._first_with("shares")) if "shares" in row else None,
         }
         for name, panel in drawn.PANELS.items():
-            found = self._of_logits(0, 0) if name == MATRICES else self._first(name)
-            figures[name] = panel.draw(found) if found else None
+            arrays = self._of_logits(0, 0) if name == MATRICES else self._first(name)
+            figures[name] = panel.draw(arrays) if arrays else None
         return {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure is not None}
 
     def _first_with(self, name: str) -> pd.Series:
@@ -78,35 +76,34 @@ class Dossiers:
 
     def _first(self, panel: str) -> Arrays | None:
         """The arrays of the first head that has any finite number in this panel."""
-        found = self._by_head.get(panel)
-        if found is None:
+        of_all = self._by_head.get(panel)
+        if of_all is None:
             return None
         shared = drawn.PANELS[panel].shared
         for layer, head in self._row:
-            here = {name: values if name in shared else values[layer, head] for name, values in found.items()}
-            if any(np.isfinite(values).any() for name, values in here.items() if name not in shared):
-                return here
+            own = {name: values if name in shared else values[layer, head] for name, values in of_all.items()}
+            if any(np.isfinite(values).any() for name, values in own.items() if name not in shared):
+                return own
         return None
 
     @cached_property
     def _by_row(self) -> Arrays:
-        """What comes from the table: (row, ...)."""
+        """Arrays from the heads table: (row, ...)."""
         return {
-            **(drawn.pattern_arrays(self._heads, self.evidence) or {}),
-            **(drawn.share_arrays(self._heads) or {}),
+            **(pattern_arrays(self._heads, self.evidence) or {}),
+            **(share_arrays(self._heads) or {}),
         }
 
     @cached_property
     def _by_head(self) -> dict[str, Arrays]:
-        """What comes from the atlas, by panel: (layer, head, ...)."""
-        each = {name: panel.arrays(self._atlas, None, None) for name, panel in drawn.PANELS.items() if name != MATRICES}
-        return {name: found for name, found in each.items() if found is not None}
+        """Arrays from the atlas, by panel: (layer, head, ...)."""
+        read = {name: panel.arrays(self._atlas, None, None) for name, panel in drawn.PANELS.items() if name != MATRICES}
+        return {name: arrays for name, arrays in read.items() if arrays is not None}
 
 
 def _evidence(atlas: "Atlas") -> pd.DataFrame | None:
     """The evidence for every head's label; None for an atlas without labels."""
     try:
-        found: pd.DataFrame = import_module("armillary.lenses.labels").evidence_table(atlas)
-    except (ModuleNotFoundError, ArmillaryError, KeyError):
+        return evidence_table(atlas)
+    except (ArmillaryError, KeyError):
         return None
-    return found

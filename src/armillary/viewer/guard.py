@@ -1,7 +1,7 @@
-"""Who may ask the viewer, and how much: token, Host, Origin, size of a request, and what a page may load.
+"""Access control of the viewer: token, Host, Origin, size of a request, and the content security policy.
 
-The server listens on this machine, where any website that the user visits could try to reach it. A name that is made to
-mean 127.0.0.1 (DNS rebinding) is refused by its Host header, another site's page by its Origin, all else by the token.
+Any website that the user visits could try to reach a server on this machine. DNS rebinding (a name that resolves to
+127.0.0.1) is refused by the Host header, another site's page by its Origin, everything else by the token.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MOST_BYTES = 262_144
-"""The largest body that is read; a text of two thousand tokens fits many times."""
+"""The largest request body; many times a text of two thousand tokens."""
 MOST_SECONDS = 10.0
 """How long a client may take to send its body."""
 TOKEN_HEADER = "x-armillary-token"
 TAB_HEADER = "x-armillary-tab"
 ENTRANCE = "/api/enter"
-"""Where a code that works once is exchanged for the token."""
+"""The route that exchanges a one-time code for the token."""
 
 HEADERS = {
-    # Plotly sets style attributes while it draws; scripts, on the other hand, come from this server's files alone.
+    # Plotly sets style attributes while it draws; scripts come only from this server's files.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
         "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,41 +56,41 @@ class Refused(Exception):
 
 
 def new_token() -> str:
-    """256 random bits for the address."""
+    """A random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a request must carry. `host` is where the server listens; a wildcard listens for every address.
+    """What a request must have. `host` is the address that the server listens on; a wildcard listens on all.
 
-    The token stands after '#' in the printed address, so that no request line, log or Referer holds it; the page takes
-    it from there, keeps it for its origin (which, unlike a cookie, is of this port alone) and sends it in a header.
+    The token is after '#' in the printed address, so that no request line, log or Referer contains it; the page reads
+    it there, stores it for its origin (which, unlike a cookie, includes the port) and sends it in a header.
     """
 
     host: str
     token: str = field(default_factory=new_token, repr=False)
 
     def check(self, path: str, headers: dict[str, str]) -> None:
-        """Raise Refused unless the request may be answered; the page's own files need no token, they hold no data."""
+        """Raise Refused unless the request may be answered; the page's own files have no data and need no token."""
         host = headers.get("host", "")
         if not self.knows(host):
             raise Refused(421, "this address is not the one that the viewer listens on")
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host.lower()}":
-            raise Refused(403, "another page may not ask the viewer")
+            raise Refused(403, "another page may not use the viewer")
         asks = path.startswith("/api/")
         if asks and headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise Refused(403, "another site may not ask the viewer")
+            raise Refused(403, "another site may not use the viewer")
         if asks and path != ENTRANCE and not self.holds(headers.get(TOKEN_HEADER, "")):
             raise Refused(403, "the token is missing or wrong: open the address that `armillary view` printed")
 
     def holds(self, given: str) -> bool:
-        """Whether this is the token, told in a time that does not depend on how much of it is right."""
+        """Whether this is the token, compared in constant time."""
         return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header names this server: its own name or, where it listens everywhere, any plain address."""
+        """Whether a Host header names this server: its own name or, with a wildcard, any plain address."""
         name = _name_of(host)
         known = {"127.0.0.1", "localhost", "::1"} if is_loopback(self.host) else {self.host.lower(), "localhost"}
         return name in known or (is_wildcard(self.host) and _is_address(name))
@@ -160,7 +160,7 @@ async def _answer(refused: Refused, send: Send) -> None:
 
 
 def tab_of(request: Request) -> str:
-    """The name that a page gave itself when it was loaded, or '' where there is none."""
+    """The name that a page chose when it was loaded, or ''."""
     tab = request.headers.get(TAB_HEADER, "")
     if not re.fullmatch(r"[0-9a-z]{0,32}", tab):
         raise Refused(400, f"{TAB_HEADER} is up to 32 digits and small letters")
@@ -168,7 +168,7 @@ def tab_of(request: Request) -> str:
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """The JSON object that a request carries; what is too large, too slow or malformed is refused."""
+    """The JSON object of a request; raises Refused if it is too large, too slow or malformed."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "requests are JSON: content-type application/json")
     body = bytearray()
@@ -183,13 +183,13 @@ async def read_json(request: Request) -> dict[str, Any]:
     except ClientDisconnect as error:
         raise Refused(400, "the client left") from error
     try:
-        found = json.loads(body.decode("utf-8"), parse_constant=_not_a_number)
+        fields = json.loads(body.decode("utf-8"), parse_constant=_not_a_number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, "the request is not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise Refused(400, "a request is a JSON object")
-    return found
+    return fields
 
 
 def _not_a_number(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")

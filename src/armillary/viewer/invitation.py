@@ -1,7 +1,7 @@
-"""A browser is led to the viewer without its key on a command line, where `ps` would show it to other users.
+"""Open the viewer in a browser without its token on a command line, which `ps` shows to other users.
 
-The browser is given the path of a file that only this user can read. The page in it leads to the viewer with a code
-after '#', which no request and no log holds; the page exchanges the code for the token, and it is worth nothing then.
+The browser opens a file that only this user can read. It redirects to the viewer with a code after '#', which is in no
+request and no log; the page exchanges the code for the token, once.
 """
 
 import hmac
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from armillary.figures.policy import content_policy
-from armillary.temporary import remove_folder, temporary_folder
+from armillary.machine.temporary import remove_folder, temporary_folder
 from armillary.viewer.guard import new_token
 
 PAGE = """<!doctype html>
@@ -30,17 +30,17 @@ PAGE = """<!doctype html>
 
 
 class Invitation:
-    """A file that opens the viewer at `place` once. It goes when its code is used, or when the program ends."""
+    """A file that opens the viewer at `place` once; removed when its code is used, or when the program ends."""
 
     def __init__(self, place: str) -> None:
         self._code = new_token()
         self._folder = temporary_folder()
         self.file = self._folder / "viewer.html"
-        script = f"location.replace({json.dumps(f'{place}#code={self._code}')})"  # replace: going back never asks again
+        script = f"location.replace({json.dumps(f'{place}#code={self._code}')})"  # so that 'back' skips it
         _write_privately(self.file, PAGE.format(policy=content_policy([script]), script=script))
 
     def accepts(self, code: str) -> bool:
-        """Whether this is the code; it is so once."""
+        """Whether this is the code, which is valid once."""
         if not self._code or not hmac.compare_digest(code.encode("utf-8", "replace"), self._code.encode()):
             return False
         self._code = ""

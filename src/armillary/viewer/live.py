@@ -1,4 +1,4 @@
-"""A text through the model: one run seen by the tap, and what one head did in it."""
+"""Run a text through the model with a tap, and read what one head did."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,31 +13,30 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from armillary.anatomy.description import Rotary
-from armillary.anatomy.rebuild import parts_of_queries_and_keys
+from armillary.anatomy.layout import entry
+from armillary.anatomy.modes import evaluating
 from armillary.anatomy.source import describe
-from armillary.corpus import special_tokens
 from armillary.errors import ArmillaryError
-from armillary.interventions.trial import predicts
-from armillary.layout import entry
 from armillary.lenses.constituents import means_of
-from armillary.modes import evaluating
-from armillary.softmax import softmax, wide_products
+from armillary.observe.precision import wide
+from armillary.observe.softmax import softmax, wide_products
+from armillary.observe.tap import Tap
+from armillary.observe.view import AttentionView, row_centered
+from armillary.probe.trial import predicts
 from armillary.streams.chunks import pairs
-from armillary.streams.constituents import TERMS, Means
-from armillary.streams.stream import wide
-from armillary.tap import Tap
-from armillary.view import AttentionView, grouped_products, row_centred
+from armillary.streams.constituents import TERMS, LogitParts, Means
+from armillary.text.sequences import special_tokens
+from armillary.text.words import Words, token_words, words_of
 from armillary.viewer.views import capped, mean_entropy, stacked
 from armillary.viewer.worker import Gone
-from armillary.words import Words, token_words, words_of
 
 if TYPE_CHECKING:
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
 MOST_TOKENS = 2048
-"""A longer text is refused: its matrices would not fit a page, nor a moment."""
+"""The longest text: larger matrices would not fit the page, and take too long."""
 MOST_KEPT = 256 * 2**20
-"""Bytes of runs that are kept, so that the next head of the same text needs no run of its own."""
+"""Bytes of cached runs, so that another head of the same text needs no new run."""
 MOST_RUNS = 32
 
 Change = Callable[[Any], AbstractContextManager[Any]]
@@ -45,10 +44,10 @@ Change = Callable[[Any], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class Run:
-    """One text through the model: views of the kept layers, entropies, and what it says comes next.
+    """One text through the model: views of the cached layers, entropies, loss and next-token probabilities.
 
-    entropy[l, a] is the mean over rows t >= skip in nats, where it was asked for; loss the mean per token; following
-    the probabilities of the next token. The last two are missing where a model predicts no next token.
+    entropy[l, a] is the mean over rows t >= skip in nats (if requested); loss the mean per token; following the
+    probabilities of the next token. The last two are missing if the model predicts no next token.
     """
 
     words: Words
@@ -66,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True)
 class HeadOnText:
-    """One head in one run, token by token; `terms` are those of the logits, None where they are not known (`why`)."""
+    """One head in one run, token by token; `terms` are those of the logits, or None (`why` says why)."""
 
     attention: Float[np.ndarray, "query key"]
     logits: Float[np.ndarray, "query key"]
@@ -80,11 +79,11 @@ class HeadOnText:
 
 @dataclass(frozen=True)
 class FrequencyUse:
-    """What each rotary frequency does for one head on one text.
+    """How one head uses each rotary frequency on one text.
 
-    products[i, f] is the part of frequency f in the sum of squares of row i's centred logits, squares[i] that sum
-    itself, over the keys that a scan would keep: products.sum(0) / squares.sum() are the shares of MEASURES, 'Rotary'.
-    q, k: lengths of the chunks of every token.
+    products[i, f] is the part of frequency f in the sum of squares of row i's centered logits, squares[i] that sum
+    itself, over the keys that a scan counts: products.sum(0) / squares.sum() are the shares of docs/reference.md.
+    q, k: norms of the chunks of every token.
     """
 
     radians: Float[np.ndarray, "frequency"]
@@ -112,7 +111,7 @@ class LiveModel:
 
     @property
     def made_for(self) -> int | None:
-        """The longest text that the model was made for; what it does beyond says little of it."""
+        """The model's context length; longer texts are outside what it was trained on."""
         return self.anatomy.max_positions
 
     @property
@@ -122,9 +121,9 @@ class LiveModel:
         return min(MOST_TOKENS, limit or MOST_TOKENS)
 
     def words(self, text: str, level: str = "token") -> Words:
-        """The words (or tokens) of a text between the special tokens that the atlas's blocks have."""
-        found = words_of(self.tokenizer, text) if level == "word" else token_words(self.tokenizer, text)
-        return _between(found, self._before, self._after, self._special_names())
+        """The words (or tokens) of a text between the special tokens of the atlas's sequences."""
+        words = words_of(self.tokenizer, text) if level == "word" else token_words(self.tokenizer, text)
+        return _between(words, self._before, self._after, self._special_names())
 
     def _special_names(self) -> dict[int, str]:
         ids = [*self._before, *self._after]
@@ -140,27 +139,27 @@ class LiveModel:
         *,
         entropies: bool = False,
     ) -> Run:
-        """The run of a text, inside a change that `name` tells apart; one that was kept is not run again."""
-        kept = self._runs.get((text, name))
-        if kept is not None and layer in kept.views and (kept.entropy is not None or not entropies):
+        """The run of a text, with the change of this name; from the cache if it is there."""
+        cached = self._runs.get((text, name))
+        if cached is not None and layer in cached.views and (cached.entropy is not None or not entropies):
             self._runs.move_to_end((text, name))
-            return kept
+            return cached
         words = self.words(text)
         if not 2 <= len(words.tokens) <= self.most_tokens:
             raise ArmillaryError(f"the text has {len(words.tokens)} tokens; it may have 2 to {self.most_tokens} here")
         if self.anatomy.vocabulary and max(words.tokens) >= self.anatomy.vocabulary:
-            raise ArmillaryError("the tokenizer has tokens that this model does not know: they do not belong together")
+            raise ArmillaryError("the tokenizer gives tokens outside the vocabulary: it does not belong to this model")
         gone.check()
         with nullcontext() if change is None else change(self.model):
-            found = self._run(words, layer, gone, entropies)
-        self._keep((text, name), found)
-        return found
+            run = self._run(words, layer, gone, entropies)
+        self._keep((text, name), run)
+        return run
 
     def _keep(self, key: tuple[str, str], run: Run) -> None:
         self._runs[key] = run
         self._runs.move_to_end(key)
         while len(self._runs) > 1 and (
-            len(self._runs) > MOST_RUNS or sum(each.bytes for each in self._runs.values()) > MOST_KEPT
+            len(self._runs) > MOST_RUNS or sum(cached.bytes for cached in self._runs.values()) > MOST_KEPT
         ):
             self._runs.popitem(last=False)
 
@@ -195,16 +194,16 @@ class LiveModel:
 
     @torch.no_grad()
     def head(self, run: Run, layer: int, head: int, *, terms: bool = True) -> HeadOnText:
-        """What a head did in a run, as the tap saw it; with its terms, as the unchanged weights make them."""
+        """A head in a run, as the tap observed it; with its terms, computed from the unchanged weights."""
         view = run.views[layer].of_head(head)
         attention, logits, seen = view.attention(), view.logits(), view.visible()
-        found = softmax(view, wide(capped(view)), seen.expand(1, 1, -1, -1))
+        computed = softmax(view, wide(capped(view)), seen.expand(1, 1, -1, -1))
         parts, why = self._terms(run.views[layer], head) if terms else (None, "")
         return HeadOnText(
             _matrix(attention).astype(np.float64),
             _matrix(logits).astype(np.float64),
             _matrix(seen.expand(1, 1, -1, -1)),
-            found.entropy[0, 0].cpu().numpy(),
+            computed.entropy[0, 0].cpu().numpy(),
             parts,
             why,
             view.softcap,
@@ -212,35 +211,27 @@ class LiveModel:
         )
 
     def _terms(self, view: AttentionView, head: int) -> tuple[dict[str, Float[np.ndarray, "query key"]] | None, str]:
-        """The ten terms of one head's logits, as LogitParts has them for all heads."""
+        """The ten terms of one head's logits, or None and why."""
         if self.means is None or self.no_terms:
             return None, self.no_terms
         if view.queries > self.length:
             return None, (
-                f"the text has {view.queries} tokens, but the atlas knows the means of {self.length} positions: "
-                f"scan with --length {view.queries} or more to see constituents of such a text"
+                f"the text has {view.queries} tokens, but the atlas has the means of {self.length} positions: "
+                f"scan with `length={view.queries}` or more to see the constituents of this text"
             )
-        assert view.x is not None
-        here = self.anatomy.layers[view.layer]
         try:
-            parts = self.means.split(view.layer, view.x)
-            places = torch.arange(view.queries, device=view.x.device)
-            qs, ks = parts_of_queries_and_keys(here, self.anatomy.weights(view.layer), parts, places)
-        except ArmillaryError as error:  # clipped or wrapped weights: attention is there all the same
+            terms = LogitParts(self.anatomy, self.means, view).of_head(head)
+        except ArmillaryError as error:  # clipped or wrapped weights: show attention without terms
             return None, str(error)
-        at, key_at = slice(head, head + 1), slice(here.kv_head(head), here.kv_head(head) + 1)
-        products = [grouped_products(q[:, at], k[:, key_at]) * (here.scale or 1.0) for q in qs for k in ks]
-        bias = view.of_head(head).bias
-        added = torch.zeros_like(products[0]) if bias is None else wide(bias).expand(products[0].shape)
-        return dict(zip(TERMS, map(_matrix, [*products, added]), strict=True)), ""
+        return dict(zip(TERMS, map(_matrix, terms), strict=True)), ""
 
     @torch.no_grad()
     def frequencies(self, run: Run, layer: int, head: int) -> FrequencyUse | None:
         """How a head uses its rotary frequencies in a run; None in a layer that does not rotate."""
-        here = self.anatomy.layers[layer]
-        if not isinstance(here.position, Rotary):
+        described = self.anatomy.layers[layer]
+        if not isinstance(described.position, Rotary):
             return None
-        rotary = here.position.at(run.views[layer].keys)
+        rotary = described.position.at(run.views[layer].keys)
         view = run.views[layer].of_head(head)
         q, k = wide(view.q), wide(view.k)
         kept = view.visible().expand(1, 1, -1, -1).clone()
@@ -248,13 +239,13 @@ class LiveModel:
         kept[:, :, : self.skip] = False
         logits = wide_products(view, slice(None))
         logits = logits if view.bias is None else logits + wide(view.bias)
-        centred = row_centred(logits, kept)
-        products = pairs(rotary, view.scale * q * (centred @ k)).sum(-1)
+        centered = row_centered(logits, kept)
+        products = pairs(rotary, view.scale * q * (centered @ k)).sum(-1)
         lengths = (pairs(rotary, part).square().sum(-1).sqrt()[0, 0].cpu().numpy() for part in (q, k))
         return FrequencyUse(
             np.array(rotary.frequencies),
             products[0, 0].cpu().numpy(),
-            centred.square().sum(-1)[0, 0].cpu().numpy(),
+            centered.square().sum(-1)[0, 0].cpu().numpy(),
             *lengths,
         )
 

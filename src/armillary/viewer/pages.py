@@ -1,16 +1,21 @@
-"""What the page is told about an atlas: how it starts, the figures of a head, the spiral, and a second atlas."""
+"""The page's data of an atlas: the start, the figures of a head, the spiral, and a second atlas."""
 
 import json
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from armillary.anatomy.description import Alibi, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.naming import corpus_title, recorded_title
+from armillary.atlas.columns import definition, is_measure
+from armillary.atlas.compare import compare
 from armillary.errors import ArmillaryError
-from armillary.figures.head_map import LABEL_COLOURS, ink_on
-from armillary.figures.localization import COLOURS as REGIME_COLOURS
-from armillary.naming import corpus_title, recorded_title
-from armillary.report.definitions import definition
+from armillary.figures.head_map import LABEL_COLORS, ink_on
+from armillary.figures.localization import COLORS as REGIME_COLORS
+from armillary.figures.positional import contexts, spiral
+from armillary.lenses.positional import context_coordinates, positional_arrays
 from armillary.streams.constituents import TERMS
 from armillary.viewer.arrays import plain
 from armillary.viewer.cells import MOST
@@ -20,14 +25,13 @@ from armillary.viewer.live import LiveModel
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from armillary.atlas import Atlas
+    from armillary.atlas.atlas import Atlas
 
-COLOURS = {**LABEL_COLOURS, **REGIME_COLOURS}
-NOT_MEASURES = ("layer", "head", "kv_head", "also", "rests_on")
+COLORS = {**LABEL_COLORS, **REGIME_COLORS}
 
 
 class Pages:
-    """One atlas, or two, as the page reads them. Nothing here changes; figures are kept once they are drawn."""
+    """One atlas, or two, as the page reads them. Read-only; figures are cached."""
 
     def __init__(
         self, atlas: "Atlas", other: "Atlas | None" = None, live: LiveModel | None = None, why: str = ""
@@ -35,38 +39,37 @@ class Pages:
         self.atlas, self.other, self.live = atlas, other, live
         self._why = why
         self.heads = atlas.heads
-        self.counts = [int(layer["heads"]) for layer in atlas.attrs["anatomy"]["layers"]]
+        self.counts = [layer.heads for layer in atlas.anatomy.layers]
         self.comparison = None
         if other is not None:
-            from armillary.comparison import compare
-
             self.comparison = compare(atlas, other)
         self.dossiers = Dossiers(atlas)
         self.spiral = lru_cache(maxsize=256)(self._spiral)
 
     def start(self) -> dict[str, Any]:
         """Everything that does not depend on a head or a text."""
-        attrs, settings = self.atlas.attrs, self.atlas.settings
+        attrs, settings, anatomy = self.atlas.attrs, self.atlas.settings, self.atlas.anatomy
+        encodings = [layer.position for layer in anatomy.layers]
         live = self.live
         return plain(  # type: ignore[no-any-return]
             {
                 "model": recorded_title(attrs["model"]),
-                "family": attrs["anatomy"]["family"],
+                "family": anatomy.family,
                 "corpus": corpus_title(attrs.get("corpus", {}).get("name", "")),
                 "finished": attrs.get("finished", ""),
                 "length": settings.get("length"),
                 "skip": settings.get("skip"),
                 "heads_in": self.counts,
-                "head_width": [int(layer["head_width"]) for layer in attrs["anatomy"]["layers"]],
-                "rotary": any(_kind(layer) == "Rotary" for layer in attrs["anatomy"]["layers"]),
-                "bases": _bases(attrs["anatomy"]["layers"]),
-                "biased": any(_kind(layer) in ("Alibi", "RelativeBias") for layer in attrs["anatomy"]["layers"]),
+                "head_width": [layer.head_width for layer in anatomy.layers],
+                "rotary": any(isinstance(position, Rotary) for position in encodings),
+                "bases": _bases(encodings),
+                "biased": any(isinstance(position, Alibi | RelativeBias) for position in encodings),
                 "measures": measures(self.heads),
                 "table": columns(self.heads),
                 "other": None if self.other is None else self._other(),
                 "terms": TERMS,
-                "colours": COLOURS,
-                "inks": {word: ink_on(colour) for word, colour in COLOURS.items()},
+                "colors": COLORS,
+                "inks": {word: ink_on(color) for word, color in COLORS.items()},
                 "figures": self.dossiers.templates,
                 "points": self.points,
                 "live": live is not None,
@@ -79,21 +82,21 @@ class Pages:
 
     def missing(self) -> list[str]:
         """What this page cannot show, and what to do about it."""
-        if not self.atlas.settings["streams"]:
+        if self.atlas.kind == "weights":
             return [
                 "This atlas was made from weights alone: scan the model for attention, texts, positions and changes."
             ]
-        found = []
+        notes = []
         if self.live is None:
-            found.append(
+            notes.append(
                 f"No model is loaded ({self._why}), so texts and changes cannot be tried: "
                 "start the viewer with --model MODEL."
             )
         elif self.live.no_terms:
-            found.append(f"Constituents of a text are not known: {self.live.no_terms}.")
+            notes.append(f"Constituents of a text are not available: {self.live.no_terms}.")
         if "label" not in self.heads or self.heads["label"].isna().all():
-            found.append("This atlas has no labels: it was made before there were any; scan the model again.")
-        return found
+            notes.append("This atlas has no labels: scan the model again.")
+        return notes
 
     @cached_property
     def points(self) -> int:
@@ -116,19 +119,16 @@ class Pages:
 
     def _spiral(self, kind: str, layer: int) -> str:
         """pos or sampled cvec of a layer in three principal coordinates, as Plotly's JSON."""
-        from armillary.figures.positional import contexts, spiral
-        from armillary.lenses.positional import context_coordinates
-
         if kind == "cvec":
             if not self.atlas.has("sample"):
-                raise ArmillaryError("this atlas keeps no vectors of single tokens, which cvec needs: scan again")
+                raise ArmillaryError(
+                    "this atlas has no vectors of single tokens, which cvec needs", advice="scan again"
+                )
             return _as_json(contexts(context_coordinates(self.atlas, layer), layer))
         return _as_json(spiral(self._positional, layer))
 
     @cached_property
     def _positional(self) -> Any:
-        from armillary.lenses.positional import positional_arrays
-
         return positional_arrays(self.atlas)
 
 
@@ -136,19 +136,13 @@ def _as_json(figure: "go.Figure | None") -> str:
     return "null" if figure is None else str(figure.to_json(engine="json"))
 
 
-def _kind(layer: dict[str, Any]) -> str:
-    return str(layer["position"]["kind"]) if layer["position"] else ""
-
-
-def _bases(layers: list[dict[str, Any]]) -> list[str]:
+def _bases(encodings: Sequence[LayerPosition | None]) -> list[str]:
     """The rotary bases of the layers, each once, as the page names them."""
-    return [
-        f"{base:.10g}" for base in sorted({layer["position"]["base"] for layer in layers if _kind(layer) == "Rotary"})
-    ]
+    return [f"{base:.10g}" for base in sorted({turned.base for turned in encodings if isinstance(turned, Rotary)})]
 
 
 def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
-    """The columns of a table of heads; what is missing is null, yes and no are 1 and 0, which maps can color."""
+    """The columns of a table of heads; missing values are null, booleans 1 and 0, which maps can color."""
 
     def shown(value: Any) -> Any:
         return None if pd.isna(value) else int(value) if isinstance(value, bool) else value
@@ -157,15 +151,14 @@ def columns(table: pd.DataFrame) -> dict[str, list[Any]]:
 
 
 def measures(heads: pd.DataFrame) -> list[dict[str, Any]]:
-    """The measures that at least one head has, with what they mean where that is written down."""
+    """The measures that at least one head has, with their definitions."""
+    present = [name for name in heads.columns if is_measure("heads", name) and heads[name].notna().any()]
+    declared = {name: definition("heads", name) for name in present}
     return [
-        {"name": name, "words": not pd.api.types.is_numeric_dtype(heads[name]), "means": meaning(name)}
-        for name in heads.columns
-        if name not in NOT_MEASURES and heads[name].notna().any()
+        {
+            "name": name,
+            "words": not pd.api.types.is_numeric_dtype(heads[name]),
+            "means": "" if column is None else column.words,
+        }
+        for name, column in declared.items()
     ]
-
-
-def meaning(measure: str) -> str:
-    """The definition of a column, from the report's list; empty where there is none."""
-    found = definition("heads", measure)
-    return "" if found is None else found.words

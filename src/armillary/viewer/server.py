@@ -1,4 +1,4 @@
-"""The viewer's server: fixed routes over one atlas (or two) and its model, each request by itself."""
+"""The viewer's server: fixed routes over one atlas (or two) and its model; requests share no state."""
 
 import contextlib
 import errno
@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import plotly
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,10 +23,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from armillary.errors import ArmillaryError
 from armillary.streams.constituents import TERMS
+from armillary.terminal.options import as_options
 from armillary.viewer import texts
 from armillary.viewer.arrays import plain
-from armillary.viewer.asked import Asked
-from armillary.viewer.changes import asked_change
+from armillary.viewer.changes import requested_change
+from armillary.viewer.fields import Fields
 from armillary.viewer.guard import MOST_SECONDS, Application, Gate, Guarded, Refused, is_loopback, read_json, tab_of
 from armillary.viewer.invitation import Invitation
 from armillary.viewer.live import LiveModel
@@ -35,7 +37,7 @@ from armillary.viewer.worker import Abandoned, Work, Worker
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 LEVELS = ("token", "word")
-Handler = Callable[[Request, Asked], Awaitable[str]]
+Handler = Callable[[Request, Fields], Awaitable[str]]
 
 
 class Viewer:
@@ -59,51 +61,51 @@ class Viewer:
         self.application: Application = Guarded(Starlette(routes=routes), gate)
 
     def invite(self, port: int) -> Path:
-        """A file that leads a browser to the viewer at this port, once, without telling anybody else how."""
+        """A file that opens the viewer at this port in a browser, once."""
         self._invitations.append(Invitation(place(self.gate, port)))
         return self._invitations[-1].file
 
-    async def _enter(self, request: Request, asked: Asked) -> str:
-        code = asked.text("code")
-        asked.done()
+    async def _enter(self, request: Request, fields: Fields) -> str:
+        code = fields.text("code")
+        fields.done()
         if not any(invitation.accepts(code) for invitation in self._invitations):
             raise Refused(403, "this link has been used: open the address that `armillary view` printed")
         return _json({"token": self.gate.token})
 
-    async def _start(self, request: Request, asked: Asked) -> str:
-        asked.done()
+    async def _start(self, request: Request, fields: Fields) -> str:
+        fields.done()
         return await run_in_threadpool(lambda: _json(self.pages.start()))
 
-    async def _head(self, request: Request, asked: Asked) -> str:
-        layer, head = self._which(asked)
-        asked.done()
+    async def _head(self, request: Request, fields: Fields) -> str:
+        layer, head = self._which(fields)
+        fields.done()
         return await run_in_threadpool(lambda: _json(self.pages.dossiers.of(layer, head)))
 
-    async def _spiral(self, request: Request, asked: Asked) -> str:
-        kind = asked.choice("kind", ("pos", "cvec"))
+    async def _spiral(self, request: Request, fields: Fields) -> str:
+        kind = fields.choice("kind", ("pos", "cvec"))
         if not self.pages.points:
             raise Refused(422, "this atlas has no positional vectors: scan with the stream positions")
-        layer = asked.whole("layer", 0, self.pages.points - 1)
-        asked.done()
+        layer = fields.whole("layer", 0, self.pages.points - 1)
+        fields.done()
         return await run_in_threadpool(self.pages.spiral, kind, layer)
 
-    async def _look(self, request: Request, asked: Asked) -> str:
-        live, text, (layer, head) = self._live(), asked.text("text"), self._which(asked)
-        level, terms = asked.choice("level", LEVELS, "token"), asked.choices("terms", TERMS)
-        asked.done()
+    async def _look(self, request: Request, fields: Fields) -> str:
+        live, text, (layer, head) = self._live(), fields.text("text"), self._which(fields)
+        level, terms = fields.choice("level", LEVELS, "token"), fields.choices("terms", TERMS)
+        fields.done()
         return await self._work(request, lambda gone: texts.look(live, gone, text, layer, head, level, terms))
 
-    async def _row(self, request: Request, asked: Asked) -> str:
-        live, text, (layer, head) = self._live(), asked.text("text"), self._which(asked)
-        token = asked.whole("token", 0, live.most_tokens - 1)
-        asked.done()
+    async def _row(self, request: Request, fields: Fields) -> str:
+        live, text, (layer, head) = self._live(), fields.text("text"), self._which(fields)
+        token = fields.whole("token", 0, live.most_tokens - 1)
+        fields.done()
         return await self._work(request, lambda gone: texts.row(live, gone, text, layer, head, token))
 
-    async def _change(self, request: Request, asked: Asked) -> str:
-        live, text, (layer, head) = self._live(), asked.text("text"), self._which(asked)
-        level = asked.choice("level", LEVELS, "token")
-        change, name = asked_change(asked.part("change"), live, layer, head)
-        asked.done()
+    async def _change(self, request: Request, fields: Fields) -> str:
+        live, text, (layer, head) = self._live(), fields.text("text"), self._which(fields)
+        level = fields.choice("level", LEVELS, "token")
+        change, name = requested_change(fields.part("change"), live, layer, head)
+        fields.done()
         return await self._work(
             request, lambda gone: texts.before_and_after(live, gone, text, layer, head, level, change, name)
         )
@@ -117,9 +119,9 @@ class Viewer:
             raise Refused(422, "no model is loaded: start the viewer with --model MODEL")
         return self.pages.live
 
-    def _which(self, asked: Asked) -> tuple[int, int]:
-        layer = asked.whole("layer", 0, len(self.pages.counts) - 1)
-        return layer, asked.whole("head", 0, self.pages.counts[layer] - 1)
+    def _which(self, fields: Fields) -> tuple[int, int]:
+        layer = fields.whole("layer", 0, len(self.pages.counts) - 1)
+        return layer, fields.whole("head", 0, self.pages.counts[layer] - 1)
 
 
 def _json(value: Any) -> str:
@@ -127,16 +129,16 @@ def _json(value: Any) -> str:
 
 
 def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """The handler's JSON; a mistake of the request or of the user as a status and a sentence."""
+    """The handler's JSON; errors of the request or of the user become a status and a sentence."""
 
     async def answer(request: Request) -> Response:
         try:
-            body = await handler(request, Asked(await read_json(request)))
+            body = await handler(request, Fields(await read_json(request)))
             return Response(body, media_type="application/json")
         except Refused as refused:
             return PlainTextResponse(refused.reason, refused.status)
         except ArmillaryError as error:
-            return PlainTextResponse(str(error), 422)
+            return PlainTextResponse(as_options(str(error)), 422)
         except Abandoned:
             return PlainTextResponse("the client left", 499)
 
@@ -152,84 +154,84 @@ def _serving(body: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]
 
 def _files() -> dict[str, tuple[bytes, str]]:
     """Every file that is served, read once: no request names a file."""
-    import plotly
-
-    found = {}
+    served = {}
     for file in files("armillary.viewer").joinpath("static").iterdir():
         kind = KINDS[Path(file.name).suffix]
-        found["/" if file.name == "index.html" else f"/static/{file.name}"] = (file.read_bytes(), kind)
+        served["/" if file.name == "index.html" else f"/static/{file.name}"] = (file.read_bytes(), kind)
     script = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_bytes()
-    found["/"] = (found["/"][0].replace(b"<!-- plotly -->", _style_names(script)), KINDS[".html"])
-    return {**found, "/static/plotly.min.js": (script, KINDS[".js"])}
+    served["/"] = (served["/"][0].replace(b"<!-- plotly -->", _style_names(script)), KINDS[".html"])
+    return {**served, "/static/plotly.min.js": (script, KINDS[".js"])}
 
 
 def _style_names(script: bytes) -> bytes:
-    """Elements with the names of the styles for maps of the earth that Plotly would write inline: it then does not."""
+    """Elements with the ids of Plotly's inline styles for geographic maps: Plotly then does not add those styles."""
     names = set(re.findall(rb'getElementById\("([0-9a-f]{64})"\)', script))
     return b"".join(b'<meta id="%s" />' % name for name in sorted(names))
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens at this place; port 0 takes a free one."""
+    """A socket that listens on this host and port; port 0 takes a free one."""
     if not host:
-        raise ArmillaryError("--host is empty: leave it out for this machine alone, or give 0.0.0.0 for every address")
+        raise ArmillaryError(
+            "`host` is empty", advice="leave it out for this machine alone, or give 0.0.0.0 for every address"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        made.listen(128)  # from here on a browser can connect, and waits until the server runs
+        listening.bind((host, port))
+        listening.listen(128)  # from here on a browser can connect, and waits until the server runs
     except (OSError, UnicodeError) as error:  # UnicodeError: a label of a host name is too long
-        made.close()
+        listening.close()
         raise ArmillaryError(_why_not_there(host, port, error)) from error
-    return made
+    return listening
 
 
 def _why_not_there(host: str, port: int, error: OSError | UnicodeError) -> str:
-    """Whether it is the name, the machine or the port that is wrong."""
+    """Whether the name, the address or the port is wrong."""
     if isinstance(error, socket.gaierror | UnicodeError):
         return f"there is no machine {host!r} to listen at: give an address of this machine, such as 127.0.0.1"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine: give one that is, such as 127.0.0.1, or 0.0.0.0 for all"
-    return f"the viewer cannot listen at {host}:{port} ({error.strerror}): choose another --port"
+    return f"the viewer cannot listen at {host}:{port} ({error.strerror}): choose another `port`"
 
 
 def address(gate: Gate, port: int) -> str:
-    """Where the page is, with the token that opens it."""
+    """The page's address with the token."""
     return f"{place(gate, port)}#token={gate.token}"
 
 
 def place(gate: Gate, port: int) -> str:
-    """Where the page is."""
+    """The page's address."""
     host = "127.0.0.1" if is_loopback(gate.host) and ":" not in gate.host else gate.host
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
 class Impatient(H11Protocol):
-    """Closes connections on which nothing moves: neither half a request nor an unread answer may hold a place."""
+    """Closes idle connections: neither half a request nor an unread answer may occupy one."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._look_later(None, 0)
+        self._check_later(None, 0)
 
-    def _look_later(self, cycle: object, unread: int) -> None:
-        self.loop.call_later(MOST_SECONDS, self._look, cycle, unread)
+    def _check_later(self, cycle: object, unread: int) -> None:
+        self.loop.call_later(MOST_SECONDS, self._check, cycle, unread)
 
-    def _look(self, cycle: object, unread: int) -> None:
-        waits = self.cycle is None or self.cycle.response_complete
+    def _check(self, cycle: object, unread: int) -> None:
+        idle = self.cycle is None or self.cycle.response_complete
         left = self.transport.get_write_buffer_size()
         if self.transport.is_closing() and left == 0:
             return
         if left > 0 and left == unread:  # the client reads nothing
             self.transport.abort()
-        elif waits and left == 0 and self.cycle is cycle:  # nothing was asked since the last look
+        elif idle and left == 0 and self.cycle is cycle:  # no request since the last check
             self.transport.close()
         else:
-            self._look_later(self.cycle, left)
+            self._check_later(self.cycle, left)
 
 
 class Server(uvicorn.Server):
-    """A server that gives up the model's work as soon as it is told to stop."""
+    """A server that cancels the model's work when it is stopped."""
 
     def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
         super().__init__(config)
@@ -241,7 +243,7 @@ class Server(uvicorn.Server):
 
 
 def configuration(application: Application) -> uvicorn.Config:
-    """How the server runs: quiet, with limits on who may wait how long."""
+    """The server's settings: no logs, limits on connections and waiting."""
     return uvicorn.Config(
         application,
         http=Impatient,
@@ -258,7 +260,7 @@ def configuration(application: Application) -> uvicorn.Config:
 
 
 def serve(viewer: Viewer, sock: socket.socket, *, browser: bool = True) -> None:
-    """Answer until Ctrl-C, then stop at once: work that runs is given up."""
+    """Serve until Ctrl-C, then stop at once and cancel running work."""
     server = Server(configuration(viewer.application), viewer.worker)
     if browser:
         page = viewer.invite(sock.getsockname()[1])

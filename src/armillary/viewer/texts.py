@@ -1,4 +1,4 @@
-"""What the page is told about a text: matrices, terms, frequencies, one row in full, before and after a change."""
+"""The page's data of a text: matrices, terms, frequencies, one row in full, before and after a change."""
 
 from typing import Any
 
@@ -7,56 +7,56 @@ from jaxtyping import Bool, Float
 
 from armillary.figures.maps import LONGEST, shown
 from armillary.streams.constituents import TERMS
+from armillary.text.words import Words, join
 from armillary.viewer.arrays import packed
 from armillary.viewer.cells import MOST, Cells, cells_of, max_cells, mean_cells
 from armillary.viewer.live import Change, HeadOnText, LiveModel, Run
 from armillary.viewer.worker import Gone
-from armillary.words import Words, join
 
 NEXT = 10
-"""So many of the most probable next tokens are told."""
+"""How many of the most probable next tokens are sent."""
 
 
 def look(
     live: LiveModel, gone: Gone, text: str, layer: int, head: int, level: str, terms: tuple[str, ...]
 ) -> dict[str, Any]:
-    """A head on a text. Up to MOST tokens every number is exact and the page itself joins words and switches terms;
-    longer texts come in cells, with the attention that the chosen terms make."""
+    """A head on a text. Up to MOST tokens all numbers are sent, and the page itself joins words and switches terms;
+    longer texts are sent in cells, with the attention of the chosen terms."""
     run = live.run(text, layer, gone)
     gone.check()
-    found = live.head(run, layer, head)
+    on_text = live.head(run, layer, head)
     gone.check()
     answer = {
         **names_of(live, run, text, level),
         "layer": layer,
         "head": head,
-        "softcap": found.softcap,
-        "sink": found.sink,
-        "why": found.why,
-        "shares": shares_of(found, live.skip),
-        "entropy": packed(found.entropy),
-        "entropy_mean": float(found.entropy[min(live.skip, len(found.entropy) - 1) :].mean()),
+        "softcap": on_text.softcap,
+        "sink": on_text.sink,
+        "why": on_text.why,
+        "shares": shares_of(on_text, live.skip),
+        "entropy": packed(on_text.entropy),
+        "entropy_mean": float(on_text.entropy[min(live.skip, len(on_text.entropy) - 1) :].mean()),
         "loss": run.loss,
         "next": next_tokens(live, run),
         **_frequencies(live, run, layer, head, level, text),
     }
     if len(run.words.tokens) <= MOST:
-        hidden = ~found.visible
+        hidden = ~on_text.visible
         return answer | {
-            "attention": packed(np.where(hidden, np.nan, found.attention)),
-            "logits": packed(np.where(hidden, np.nan, found.logits)),
-            "terms": _packed_terms(found),
+            "attention": packed(np.where(hidden, np.nan, on_text.attention)),
+            "logits": packed(np.where(hidden, np.nan, on_text.logits)),
+            "terms": _packed_terms(on_text),
         }
     words = live.words(text, level)
     cells = cells_of(words)
     answer |= {
-        "attention": packed(shown_attention(found.attention, found.visible, words, cells)),
-        "logits": packed(mean_cells(_centred(found.logits, found.visible), found.visible, cells)),
-        "terms": _packed_terms(found, cells),
+        "attention": packed(shown_attention(on_text.attention, on_text.visible, words, cells)),
+        "logits": packed(mean_cells(_centered(on_text.logits, on_text.visible), on_text.visible, cells)),
+        "terms": _packed_terms(on_text, cells),
     }
-    if found.terms is not None and set(terms) != set(TERMS):
-        chosen = attention_of_terms(found, terms)
-        answer["chosen"] = packed(shown_attention(chosen, found.visible, words, cells))
+    if on_text.terms is not None and set(terms) != set(TERMS):
+        chosen = attention_of_terms(on_text, terms)
+        answer["chosen"] = packed(shown_attention(chosen, on_text.visible, words, cells))
     return answer
 
 
@@ -82,50 +82,54 @@ def names_of(live: LiveModel, run: Run, text: str, level: str) -> dict[str, Any]
 def shown_attention(
     attention: Float[np.ndarray, "query key"], visible: Bool[np.ndarray, "query key"], words: Words, cells: Cells
 ) -> Float[np.ndarray, "cell cell"]:
-    """From word to word (keys added, queries averaged), the largest of every cell; NaN where nothing is visible."""
+    """Attention between words (keys added, queries averaged), the largest of every cell; NaN if nothing is visible."""
     joined = join(np.where(visible, attention, 0.0), words)
     seen = join(visible.astype(np.float64), words) > 0
     return max_cells(np.where(seen, joined, np.nan), cells.step)
 
 
-def attention_of_terms(found: HeadOnText, terms: tuple[str, ...]) -> Float[np.ndarray, "query key"]:
-    """The attention that the sum of these terms alone would make, with the head's soft-cap, sink and mask."""
-    assert found.terms is not None
-    products = sum((found.terms[name] for name in terms if name != "bias"), np.zeros_like(found.logits))
-    if found.softcap is not None:
-        products = found.softcap * np.tanh(products / found.softcap)
-    logits = np.where(found.visible, products + (found.terms["bias"] if "bias" in terms else 0.0), -np.inf)
+def attention_of_terms(on_text: HeadOnText, terms: tuple[str, ...]) -> Float[np.ndarray, "query key"]:
+    """The attention of the sum of these terms alone, with the head's soft-cap, sink and mask."""
+    assert on_text.terms is not None
+    products = sum((on_text.terms[name] for name in terms if name != "bias"), np.zeros_like(on_text.logits))
+    if on_text.softcap is not None:
+        products = on_text.softcap * np.tanh(products / on_text.softcap)
+    logits = np.where(on_text.visible, products + (on_text.terms["bias"] if "bias" in terms else 0.0), -np.inf)
     top = logits.max(-1, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0) if found.sink is None else np.maximum(top, found.sink)
+    top = np.where(np.isfinite(top), top, 0.0) if on_text.sink is None else np.maximum(top, on_text.sink)
     weights = np.exp(logits - top)
-    total = weights.sum(-1, keepdims=True) + (0.0 if found.sink is None else np.exp(found.sink - top))
+    total = weights.sum(-1, keepdims=True) + (0.0 if on_text.sink is None else np.exp(on_text.sink - top))
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 
-def shares_of(found: HeadOnText, skip: int) -> dict[str, float] | None:
-    """Each term's share of the row-centred logits, sum(term * b) / sum(b * b), without the first `skip` positions."""
-    if found.terms is None:
+def shares_of(on_text: HeadOnText, skip: int) -> dict[str, float] | None:
+    """Each term's share of the row-centered logits, sum(term * b) / sum(b * b), without the first `skip` positions."""
+    if on_text.terms is None:
         return None
-    kept = found.visible & (np.arange(len(found.visible)) >= skip) & (np.arange(len(found.visible)) >= skip)[:, None]
-    whole = np.where(kept, sum(found.terms.values()), 0.0)
+    kept = (
+        on_text.visible & (np.arange(len(on_text.visible)) >= skip) & (np.arange(len(on_text.visible)) >= skip)[:, None]
+    )
+    whole = np.where(kept, sum(on_text.terms.values()), 0.0)
     whole = np.where(kept, whole - whole.sum(-1, keepdims=True) / np.maximum(kept.sum(-1, keepdims=True), 1), 0.0)
     square = float(np.square(whole).sum())
-    products = {name: float((np.where(kept, term, 0.0) * whole).sum()) for name, term in found.terms.items()}
+    products = {name: float((np.where(kept, term, 0.0) * whole).sum()) for name, term in on_text.terms.items()}
     return {name: product / square if square > 0 else np.nan for name, product in products.items()}
 
 
 def row(live: LiveModel, gone: Gone, text: str, layer: int, head: int, token: int) -> dict[str, Any]:
-    """One query of a text in full: attention, logits and terms for every key, exact whatever the text's length."""
+    """One query of a text: exact attention, logits and terms for every key, for any length of text."""
     run = live.run(text, layer, gone)
-    found = live.head(run, layer, head)
+    on_text = live.head(run, layer, head)
     at = min(token, len(run.words.tokens) - 1)
-    seen = found.visible[at]
-    terms = None if found.terms is None else {n: packed(np.where(seen, t[at], np.nan)) for n, t in found.terms.items()}
+    seen = on_text.visible[at]
+    terms = (
+        None if on_text.terms is None else {n: packed(np.where(seen, t[at], np.nan)) for n, t in on_text.terms.items()}
+    )
     return {
         "token": at,
-        "attention": packed(np.where(seen, found.attention[at], np.nan)),
-        "logits": packed(np.where(seen, found.logits[at], np.nan)),
-        "entropy": float(found.entropy[at]),
+        "attention": packed(np.where(seen, on_text.attention[at], np.nan)),
+        "logits": packed(np.where(seen, on_text.logits[at], np.nan)),
+        "entropy": float(on_text.entropy[at]),
         "terms": terms,
     }
 
@@ -139,15 +143,15 @@ def before_and_after(
     answer: dict[str, Any] = {**names_of(live, plain, text, level), "layer": layer, "head": head}
     for moment, run in (("before", plain), ("after", changed)):
         gone.check()
-        found = live.head(run, layer, head, terms=False)
-        matrix = np.where(found.visible, found.attention, np.nan)
+        on_text = live.head(run, layer, head, terms=False)
+        matrix = np.where(on_text.visible, on_text.attention, np.nan)
         if len(run.words.tokens) > MOST:
             words = live.words(text, level)
-            matrix = shown_attention(found.attention, found.visible, words, cells_of(words))
+            matrix = shown_attention(on_text.attention, on_text.visible, words, cells_of(words))
         assert run.entropy is not None
         answer[moment] = {
             "attention": packed(matrix),
-            "entropy": packed(found.entropy),
+            "entropy": packed(on_text.entropy),
             "heads": packed(run.entropy),
             "loss": run.loss,
         }
@@ -169,7 +173,7 @@ def next_tokens(live: LiveModel, *runs: Run) -> list[dict[str, Any]] | None:
 
 
 def _frequencies(live: LiveModel, run: Run, layer: int, head: int, level: str, text: str) -> dict[str, Any]:
-    """Shares and lengths by frequency: of the whole text, and of every row that is shown."""
+    """Shares and norms by frequency: of the whole text, and of every shown row."""
     use = live.frequencies(run, layer, head)
     if use is None:
         return {"frequencies": None}
@@ -189,15 +193,15 @@ def _frequencies(live: LiveModel, run: Run, layer: int, head: int, level: str, t
     }
 
 
-def _centred(values: Float[np.ndarray, "query key"], visible: Bool[np.ndarray, "query key"]) -> np.ndarray:
-    """Each row less its mean over the visible keys: what is constant along a row does nothing."""
+def _centered(values: Float[np.ndarray, "query key"], visible: Bool[np.ndarray, "query key"]) -> np.ndarray:
+    """Each row minus its mean over the visible keys: softmax ignores what is constant along a row."""
     count = np.maximum(visible.sum(-1, keepdims=True), 1)
     return np.asarray(values - np.where(visible, values, 0.0).sum(-1, keepdims=True) / count)
 
 
-def _packed_terms(found: HeadOnText, cells: Cells | None = None) -> dict[str, Any] | None:
-    """The terms as they are or, in cells, the mean of each over its visible pairs, every row less its mean."""
-    if found.terms is None or cells is None:
-        return None if found.terms is None else {name: packed(term) for name, term in found.terms.items()}
-    seen = found.visible
-    return {name: packed(mean_cells(_centred(term, seen), seen, cells)) for name, term in found.terms.items()}
+def _packed_terms(on_text: HeadOnText, cells: Cells | None = None) -> dict[str, Any] | None:
+    """The terms or, in cells, the mean of each over its visible pairs, every row minus its mean."""
+    if on_text.terms is None or cells is None:
+        return None if on_text.terms is None else {name: packed(term) for name, term in on_text.terms.items()}
+    seen = on_text.visible
+    return {name: packed(mean_cells(_centered(term, seen), seen, cells)) for name, term in on_text.terms.items()}

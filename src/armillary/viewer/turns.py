@@ -1,4 +1,4 @@
-"""Whose turn it is: jobs wait in a lane per tab, and lanes take turns. Rules alone, no threads and no clock."""
+"""A fair queue: jobs wait in a lane per tab, and lanes take turns. No threads and no clock."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ Job = TypeVar("Job")
 
 @dataclass(frozen=True)
 class Asker:
-    """The tab that asks, and the kind of its question; a client that gives no name asks with tab ''."""
+    """The tab of a request, and the kind of request; clients without a name have tab ''."""
 
     tab: str
     kind: str
 
     def supersedes(self, other: "Asker") -> bool:
-        """Whether who asks this needs no answer to the other any more; of clients without a name we cannot say."""
+        """Whether this request makes the other obsolete: the same kind from the same named tab."""
         return bool(self.tab) and self == other
 
 
 class Turns(Generic[Job]):
-    """At most `most` jobs, in lanes that take turns: a tab with many waits for itself alone.
+    """At most `most` jobs, in lanes that take turns: a tab with many jobs delays only itself.
 
-    When there is no more room, the longest lane loses its latest job, so that a noisy tab cannot keep others out.
+    When the queue is full, the longest lane loses its latest job, so that a busy tab cannot block others.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,7 @@ class Turns(Generic[Job]):
         return sum(map(len, self._lanes.values()))
 
     def put(self, asker: Asker, job: Job) -> tuple[list[Job], list[Job]]:
-        """Let a job wait, in the place of what it supersedes; those superseded, and those without room (perhaps it)."""
+        """Add a job in place of what it supersedes; returns superseded jobs, and those without room (perhaps this)."""
         lane = self._lanes.setdefault(asker.tab, [])
         for i, (other, old) in enumerate(lane):
             if asker.supersedes(other):
@@ -43,13 +43,13 @@ class Turns(Generic[Job]):
         lane.append((asker, job))
         if len(self) <= self.most:
             return [], []
-        longest = max(self._lanes.values(), key=lambda one: (len(one), one is lane))
+        longest = max(self._lanes.values(), key=lambda other: (len(other), other is lane))
         without_room = longest[-1][1]
         self.remove(without_room)
         return [], [without_room]
 
     def take(self) -> Job:
-        """The first job of the tab whose turn it is; the tab's next turn comes after everybody else's."""
+        """The first job of the tab whose turn it is; the tab then goes to the end of the queue."""
         tab, lane = next(iter(self._lanes.items()))
         _, job = lane.pop(0)
         if lane:
@@ -59,12 +59,12 @@ class Turns(Generic[Job]):
         return job
 
     def remove(self, job: Job) -> bool:
-        """Take out a job; False if it does not wait here."""
+        """Remove a job; False if it is not waiting."""
         for tab, lane in self._lanes.items():
-            kept = [(asker, other) for asker, other in lane if other is not job]
-            if len(kept) < len(lane):
-                if kept:
-                    self._lanes[tab] = kept
+            rest = [(asker, other) for asker, other in lane if other is not job]
+            if len(rest) < len(lane):
+                if rest:
+                    self._lanes[tab] = rest
                 else:
                     del self._lanes[tab]
                 return True

@@ -1,16 +1,16 @@
-"""The entropies of all heads of a layer's view, and its logits as the softmax reads them."""
+"""Mean entropies of all heads of a view, and the logits that enter the softmax."""
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from armillary.softmax import softmax, wide_products
-from armillary.streams.stream import wide
-from armillary.view import AttentionView, soft_capped
+from armillary.observe.precision import wide
+from armillary.observe.softmax import softmax, wide_products
+from armillary.observe.view import AttentionView, soft_capped
 
 BLOCK = 400_000
-"""Rows are taken so that a block of logits has about this many numbers: few enough for the processor's own memory."""
+"""Rows are taken so that a block of logits has about this many numbers, which fit the processor's cache."""
 
 
 def stacked(rows: dict[int, Float[np.ndarray, "head"]]) -> Float[np.ndarray, "layer head"]:
@@ -32,7 +32,7 @@ def mean_entropy(view: AttentionView, skip: int) -> Float[np.ndarray, "head"]:
 
 
 def capped(view: AttentionView, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
-    """The logits as the softmax reads them, in float64."""
+    """The logits that enter the softmax, in float64."""
     bias = view.bias if view.bias is None or view.bias.shape[-2] == 1 else view.bias[..., rows, :]
     products = soft_capped(wide_products(view, rows), view.softcap)
     return products if bias is None else products + wide(bias)

@@ -1,4 +1,4 @@
-"""One thread that works with the model, a job at a time; a job that nobody waits for is not begun, or is given up."""
+"""The thread that runs the model, one job at a time; jobs whose client has gone are not started, or are cancelled."""
 
 import asyncio
 import threading
@@ -13,18 +13,18 @@ from armillary.viewer.turns import Asker, Turns
 
 T = TypeVar("T")
 MOST_WAITING = 128
-"""Jobs that may wait. A page has at most three, so that is enough for forty tabs; a job holds its text, no result."""
+"""The most jobs that may wait. A page has at most three, so this is enough for forty tabs."""
 
 
-SUPERSEDED = (409, "superseded: this page has asked something newer")
+SUPERSEDED = (409, "superseded: this page has sent a newer request")
 
 
 class Abandoned(Exception):
-    """The client has gone: nobody waits for the result."""
+    """The client has gone, so the result is not needed."""
 
 
 class Gone:
-    """Whether anybody still waits for a job; work looks at it between layers."""
+    """Set when a job's client has gone; the job checks it between layers."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -36,19 +36,19 @@ class Gone:
         return self._event.is_set()
 
     def check(self) -> None:
-        """Raise Abandoned if nobody waits any more."""
+        """Raise Abandoned if the client has gone."""
         if self._event.is_set():
             raise Abandoned
 
 
 Work = Callable[[Gone], T]
 Tell = Callable[[Any, BaseException | None], None]
-"""Gives a result, or why there is none, to whoever waits."""
+"""Sends a result, or the error, to the waiting request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """Work, who asked for it, and who is told."""
+    """Work, the request that it is for, and where its result goes."""
 
     asker: Asker
     work: Work[Any]
@@ -56,16 +56,16 @@ class Job:
     gone: Gone = field(default_factory=Gone)
 
     def give_up(self, why: BaseException) -> None:
-        """Tell that there will be no result; if the work runs, it ends between two layers."""
+        """Report the error in place of a result; running work ends between two layers."""
         self.gone.set()
         self.tell(None, why)
 
 
 class Worker:
-    """`await worker.do(request, asker, work)` runs work(gone) in the worker's thread and gives its result.
+    """`await worker.do(request, asker, work)` runs work(gone) in the worker's thread and returns its result.
 
-    Tabs take turns. A tab's new question supersedes its waiting or running one of the same kind: that is answered with
-    status 409, which a page ignores.
+    Tabs take turns. A tab's new request supersedes its waiting or running one of the same kind, which gets status 409,
+    which a page ignores.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Worker:
         self.finished = 0
         """Jobs that ran to their end."""
         self.abandoned = 0
-        """Jobs that were not begun, or were given up."""
+        """Jobs that were not started, or were cancelled."""
         threading.Thread(target=self._work, name="armillary viewer", daemon=True).start()
 
     @property
@@ -84,7 +84,7 @@ class Worker:
         return self._running is not None or len(self._waiting) > 0
 
     async def do(self, request: Request, asker: Asker, work: Work[T]) -> T:
-        """The result of the work, in its turn; Abandoned as soon as the client is gone."""
+        """The result of the work, in its turn; raises Abandoned as soon as the client is gone."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
 
@@ -115,7 +115,7 @@ class Worker:
             result.cancel()
 
     def stop(self) -> None:
-        """Give up every job, so that the process can end."""
+        """Cancel every job, so that the process can end."""
         with self._lock:
             while len(self._waiting):
                 self._drop(self._waiting.take(), Abandoned())
@@ -134,13 +134,13 @@ class Worker:
             self._lock.notify()
 
     def _forget(self, job: Job) -> None:
-        """Its client has its answer, or has gone."""
+        """Remove a job whose client has its answer or has gone."""
         with self._lock:
             job.gone.set()
             self.abandoned += self._waiting.remove(job)
 
     def _drop(self, job: Job, why: BaseException) -> None:
-        """Give up a job that was waiting."""
+        """Cancel a waiting job."""
         self.abandoned += 1
         job.give_up(why)
 
@@ -160,7 +160,7 @@ class Worker:
                 self.finished += error is None
                 self.abandoned += isinstance(error, Abandoned)
             job.tell(value, error)
-            del job, value, error  # a result may be large, and the next job may be long in coming
+            del job, value, error  # a result may be large, and the next job may come much later
 
 
 async def _leaving(request: Request) -> None:

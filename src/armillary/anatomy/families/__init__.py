@@ -1,5 +1,1 @@
-"""The families that ship with Armillary. Importing this package registers their adapters."""
-
-from armillary.anatomy.families import bert, gpt, llama, t5
-
-__all__ = ["bert", "gpt", "llama", "t5"]
+"""The adapters that ship with Armillary: a file per group of similar families, each with a list ADAPTERS."""

@@ -1,12 +1,14 @@
-"""BERT and its look-alikes: both directions, learned positions; ModernBERT: rotary, windows by layer type."""
+"""BERT and similar families: bidirectional, learned positions; ModernBERT: rotary, windows by layer type."""
 
 from dataclasses import replace
 
-from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
+from armillary.anatomy.adapter import Adapter, Config, head_width_of
 from armillary.anatomy.description import Rotary
 from armillary.anatomy.rotary import rotary_from
 from armillary.anatomy.weights import Dense, Projection, stacked
 from armillary.errors import ArmillaryError
+
+ADAPTERS: list[Adapter] = []
 
 BERT = Adapter(
     family="bert",
@@ -25,19 +27,19 @@ BERT = Adapter(
     understands=frozenset({"position_embedding_type"}),
     allowed={"position_embedding_type": (None, "absolute")},
 )
-register(BERT)
+ADAPTERS.append(BERT)
 
 
 def roberta_positions(config: Config) -> int:
-    """RoBERTa counts positions from the padding index + 1, so that many of its positions are never used."""
+    """RoBERTa counts positions from the padding index + 1, so that this many of its positions are never used."""
     if config.pad_token_id is None:
         raise ArmillaryError("the configuration has no pad_token_id, from which RoBERTa counts its positions")
     return int(config.max_position_embeddings) - int(config.pad_token_id) - 1
 
 
-register(replace(BERT, family="roberta", max_positions=roberta_positions))
+ADAPTERS.append(replace(BERT, family="roberta", max_positions=roberta_positions))
 
-register(
+ADAPTERS.append(
     replace(
         BERT,
         family="distilbert",
@@ -56,13 +58,13 @@ register(
 
 
 def albert_block(config: Config, run: int) -> str:
-    """ALBERT runs the layers of one group again and again, then those of the next group."""
+    """ALBERT runs the layers of one group repeatedly, then those of the next group."""
     layer, inner = divmod(run, config.inner_group_num)
     group = int(layer / (config.num_hidden_layers / config.num_hidden_groups))
     return f"{group}.albert_layers.{inner}"
 
 
-register(
+ADAPTERS.append(
     replace(
         BERT,
         family="albert",
@@ -91,7 +93,7 @@ def modernbert_window(config: Config, layer: int) -> int | None:
 
 
 FUSED = Projection("attn.Wqkv", rows=stacked)
-register(
+ADAPTERS.append(
     Adapter(
         family="modernbert",
         blocks="layers",

@@ -1,19 +1,15 @@
 """GPT-2 and what followed it: OPT, GPT-Neo, GPT-J, CodeGen, GPT-NeoX, BLOOM, MPT, Falcon."""
 
-import sys
 from dataclasses import replace
-from typing import Any
 
-from torch import Tensor
-
-from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
+from armillary.anatomy.adapter import Adapter, Config, head_width_of
 from armillary.anatomy.bias import alibi_slopes, alibi_slopes_mpt
 from armillary.anatomy.description import Alibi, Rotary, geometric
 from armillary.anatomy.rotary import rotary_from
 from armillary.anatomy.weights import Dense, Projection, in_four_parts, per_group, per_head, stacked
 from armillary.errors import ArmillaryError
-from armillary.view import AttentionView, split_mask
-from armillary.watch import masked, watch_method, watch_projection
+
+ADAPTERS: list[Adapter] = []
 
 # GPT-2 ----------------------------------------------------------------------------------------------------------
 
@@ -23,12 +19,8 @@ def gpt2_scale(config: Config, layer: int) -> float:
     return float(scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale)
 
 
-def read_gpt2_upcast(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
-    return AttentionView(q, k, v, float(module.scaling), **masked(mask, k.shape[2]))
-
-
 GPT2_FUSED = Projection("attn.c_attn", rows=stacked, transposed=True)
-register(
+ADAPTERS.append(
     Adapter(
         family="gpt2",
         blocks="h",
@@ -43,14 +35,14 @@ register(
         positions_added=lambda config: "learned",
         hard_limit=True,
         understands=frozenset({"scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"}),
-        # eager attention with reorder_and_upcast_attn does not ask the interface
-        watch=watch_method("_upcast_and_reordered_attn", read_gpt2_upcast, heads_first=False),
+        # only eager attention with reorder_and_upcast_attn bypasses the interface
+        watched_as="gpt2",
     )
 )
 
 # OPT ------------------------------------------------------------------------------------------------------------
 
-register(
+ADAPTERS.append(
     Adapter(
         family="opt",
         blocks="decoder.layers",
@@ -79,15 +71,7 @@ def gpt_neo_window(config: Config, layer: int) -> int | None:
     return int(config.window_size) if config.attention_layers[layer] == "local" else None
 
 
-def read_gpt_neo(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
-    queries, keys = q.shape[2], k.shape[2]
-    allowed = module.bias[:, :, keys - queries : keys, :keys]
-    if mask is not None:
-        allowed = allowed & split_mask(mask, keys)[0]
-    return AttentionView(q, k, v, 1.0, mask=allowed)
-
-
-register(
+ADAPTERS.append(
     Adapter(
         family="gpt_neo",
         blocks="h",
@@ -103,7 +87,7 @@ register(
         hard_limit=True,
         window=gpt_neo_window,
         understands=frozenset({"attention_types", "attention_layers", "window_size"}),
-        watch=watch_method("_attn", read_gpt_neo),
+        watched_as="gpt_neo",
     )
 )
 
@@ -117,10 +101,6 @@ def interleaved_rotary(config: Config, layer: int) -> Rotary:
             f"understand (expected the number of rotated channels, of {head_width_of(config)} that a head has)"
         )
     return Rotary(geometric(10000.0, config.rotary_dim), "interleaved", 10000.0)
-
-
-def read_scaled(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
-    return AttentionView(q, k, v, 1 / float(module.scale_attn), **masked(mask, k.shape[2]))
 
 
 GPTJ = Adapter(
@@ -137,12 +117,12 @@ GPTJ = Adapter(
     hard_limit=True,
     understands=frozenset({"rotary_dim", "rotary", "scale_attn_weights"}),
     allowed={"rotary": (True,), "scale_attn_weights": (True,)},
-    watch=watch_method("_attn", read_scaled),
+    watched_as="gptj",
 )
-register(GPTJ)
+ADAPTERS.append(GPTJ)
 
 CODEGEN_FUSED = Projection("attn.qkv_proj", rows=in_four_parts)
-register(replace(GPTJ, family="codegen", q=CODEGEN_FUSED, k=CODEGEN_FUSED, v=CODEGEN_FUSED))
+ADAPTERS.append(replace(GPTJ, family="codegen", q=CODEGEN_FUSED, k=CODEGEN_FUSED, v=CODEGEN_FUSED))
 
 # GPT-NeoX -------------------------------------------------------------------------------------------------------
 
@@ -152,7 +132,7 @@ def neox_rotary(config: Config, layer: int) -> Rotary | None:
 
 
 NEOX_FUSED = Projection("attention.query_key_value", rows=per_head)
-register(
+ADAPTERS.append(
     Adapter(
         family="gpt_neox",
         blocks="layers",
@@ -171,14 +151,6 @@ register(
 # BLOOM ----------------------------------------------------------------------------------------------------------
 
 
-def read_bloom(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
-    q, k, v = fused.unflatten(-1, (module.num_heads, 3, -1)).permute(3, 0, 2, 1, 4)
-    alibi = arguments["alibi"].unflatten(0, (q.shape[0], q.shape[1])) * module.beta
-    mask = arguments["attention_mask"]
-    allowed = None if mask is None else split_mask(mask, k.shape[2])[0]
-    return AttentionView(q, k, v, float(module.inv_norm_factor), mask=allowed, bias=alibi)
-
-
 BLOOM_FUSED = Projection("self_attention.query_key_value", rows=per_head)
 BLOOM = Adapter(
     family="bloom",
@@ -193,9 +165,9 @@ BLOOM = Adapter(
     position=lambda config, layer: Alibi(alibi_slopes(config.num_attention_heads)),
     max_positions=lambda config: None,
     understands=frozenset({"offset_alibi"}),
-    watch=watch_projection("query_key_value", "dense", read_bloom),
+    watched_as="bloom",
 )
-register(BLOOM)
+ADAPTERS.append(BLOOM)
 
 # MPT ------------------------------------------------------------------------------------------------------------
 
@@ -223,18 +195,8 @@ def mpt_position(config: Config, layer: int) -> Alibi:
     return Alibi(alibi_slopes_mpt(config.num_attention_heads, float(config.attn_config.alibi_bias_max)))
 
 
-def read_mpt(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
-    if module.clip_qkv:
-        fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
-    q, k, v = fused.unflatten(-1, (3, module.n_heads, -1)).permute(2, 0, 3, 1, 4)
-    hidden, bias = arguments.get("attention_mask"), arguments.get("position_bias")
-    bias = None if bias is None else bias[None, :, -q.shape[2] :, -k.shape[2] :].to(q.dtype)
-    mask = None if hidden is None else ~hidden
-    return AttentionView(q, k, v, float(module.softmax_scale), mask=mask, bias=bias)
-
-
 MPT_FUSED = Projection("attn.Wqkv", rows=stacked)
-register(
+ADAPTERS.append(
     Adapter(
         family="mpt",
         blocks="blocks",
@@ -251,7 +213,7 @@ register(
         max_positions=lambda config: int(config.max_seq_len),
         hard_limit=True,
         understands=frozenset({"attn_config"}),
-        watch=watch_projection("Wqkv", "out_proj", read_mpt),
+        watched_as="mpt",
     )
 )
 
@@ -272,26 +234,8 @@ def falcon_position(config: Config, layer: int) -> Alibi | Rotary | None:
     return rotary_from(config, layer, head_width=head_width_of(config))
 
 
-def read_falcon(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
-    q, k, v = (part.transpose(1, 2) for part in module._split_heads(fused))
-    alibi, mask = arguments["alibi"], arguments["attention_mask"]
-    if alibi is None:
-        rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
-        q, k = rotate(q, k, *arguments["position_embeddings"])
-    if module.new_decoder_architecture:
-        group = module.num_heads // module.num_kv_heads
-        k, v = k[:, ::group], v[:, ::group]
-    fields = masked(mask, k.shape[2])
-    fused_kernel = module.config._attn_implementation == "sdpa" and not arguments.get("output_attentions")
-    if alibi is not None and not fused_kernel:
-        # the mask carries the ALiBi bias already; this branch of the model's code adds it a second time
-        again = alibi.reshape(q.shape[0], module.num_heads, 1, -1) * module.inv_norm_factor
-        fields["bias"] = again if fields["bias"] is None else fields["bias"] + again
-    return AttentionView(q, k, v, float(module.inv_norm_factor), causal=mask is None, **fields)
-
-
 FALCON_FUSED = Projection("self_attention.query_key_value", rows=per_group)
-register(
+ADAPTERS.append(
     replace(
         BLOOM,
         family="falcon",
@@ -312,6 +256,6 @@ register(
                 "rotary",
             }
         ),
-        watch=watch_projection("query_key_value", "dense", read_falcon),
+        watched_as="falcon",
     )
 )

@@ -1,12 +1,14 @@
-"""Llama and its look-alikes: rotary, RMS norm before attention (mostly), separate or fused projections."""
+"""Llama and similar families: rotary, RMS norm before attention (mostly), separate or fused projections."""
 
 from dataclasses import replace
 
-from armillary.anatomy.adapter import Adapter, Config, head_width_of, register
+from armillary.anatomy.adapter import Adapter, Config, head_width_of
 from armillary.anatomy.description import QKNorm, Rotary
 from armillary.anatomy.rotary import rotary_from
 from armillary.anatomy.weights import Dense, Projection, stacked
 from armillary.errors import ArmillaryError
+
+ADAPTERS: list[Adapter] = []
 
 
 def rotary(config: Config, layer: int) -> Rotary | None:
@@ -49,7 +51,7 @@ LLAMA = Adapter(
     position=rotary,
     mlp=(Dense("gate", "mlp.gate_proj"), Dense("up", "mlp.up_proj"), Dense("down", "mlp.down_proj")),
 )
-register(LLAMA)
+ADAPTERS.append(LLAMA)
 
 MISTRAL = replace(
     LLAMA,
@@ -57,14 +59,16 @@ MISTRAL = replace(
     window=window_everywhere,
     understands=frozenset({"sliding_window"}),
 )
-register(MISTRAL)
+ADAPTERS.append(MISTRAL)
 
 SLIDING_BY_TYPE = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
 QWEN2 = replace(LLAMA, family="qwen2", window=window_by_type, understands=SLIDING_BY_TYPE)
-register(QWEN2)
-register(replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"))
+ADAPTERS.append(QWEN2)
+ADAPTERS.append(
+    replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
+)
 
-register(
+ADAPTERS.append(
     replace(
         LLAMA,
         family="olmo2",
@@ -81,7 +85,7 @@ GEMMA = replace(
     understands=frozenset({"use_bidirectional_attention"}),
     allowed={"use_bidirectional_attention": (None, False)},  # the model's code follows it only in part
 )
-register(GEMMA)
+ADAPTERS.append(GEMMA)
 
 GEMMA2 = replace(
     GEMMA,
@@ -93,8 +97,8 @@ GEMMA2 = replace(
     | SLIDING_BY_TYPE
     | {"query_pre_attn_scalar", "attn_logit_softcapping", "sliding_window_size"},
 )
-register(GEMMA2)
-register(
+ADAPTERS.append(GEMMA2)
+ADAPTERS.append(
     replace(
         GEMMA2,
         family="gemma3_text",
@@ -108,7 +112,7 @@ register(
     )
 )
 
-register(
+ADAPTERS.append(
     replace(
         MISTRAL,
         family="starcoder2",
@@ -119,7 +123,7 @@ register(
     )
 )
 
-register(
+ADAPTERS.append(
     replace(
         LLAMA,
         family="gpt_oss",
@@ -131,7 +135,7 @@ register(
 )
 
 PHI3_FUSED = Projection("self_attn.qkv_proj", rows=stacked)
-register(
+ADAPTERS.append(
     replace(
         MISTRAL,
         family="phi3",
@@ -148,7 +152,7 @@ register(
     )
 )
 
-register(
+ADAPTERS.append(
     replace(
         LLAMA,
         family="phi",
@@ -163,7 +167,7 @@ register(
     )
 )
 
-register(
+ADAPTERS.append(
     replace(
         LLAMA,
         family="stablelm",

@@ -1,8 +1,10 @@
 """T5's encoder: no logit scale, a learned bias per bucket of distance, stored in the first block only."""
 
-from armillary.anatomy.adapter import Adapter, Config, register
+from armillary.anatomy.adapter import Adapter, Config
 from armillary.anatomy.description import RelativeBias
 from armillary.anatomy.weights import Dense, Projection
+
+ADAPTERS: list[Adapter] = []
 
 
 def buckets(config: Config, layer: int) -> RelativeBias:
@@ -11,7 +13,7 @@ def buckets(config: Config, layer: int) -> RelativeBias:
     )
 
 
-register(
+ADAPTERS.append(
     Adapter(
         family="t5",
         blocks="encoder.block",

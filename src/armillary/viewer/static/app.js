@@ -1,4 +1,4 @@
-// The page: what there is to see, which part of it is shown, keys, and the link.
+// The page: loads the atlas, switches tabs, handles keys and the link.
 
 import { ask, Problem } from "./ask.js";
 import * as changes from "./change.js";
@@ -14,18 +14,18 @@ import * as text from "./text.js";
 import { enter } from "./token.js";
 
 const TABS = { head: dossier, text, change: changes, spiral, compare };
-// which parts of the state each tab shows
+// the parts of the state that each tab shows
 const READS = {
   head: ["head"],
   text: ["head", "text", "level", "off", "query", "usage"],
   change: ["head", "text", "level", "change"],
   spiral: ["kind", "dims", "point"],
-  compare: ["head", "colour"],
+  compare: ["head", "color"],
 };
 const WAIT = 160;
 let level;
 let typing = null;
-let since = null; // when the user did what is being answered
+let since = null; // when the user's last action began
 
 const exchange = async (code) => (await ask("enter", { code })).token;
 
@@ -33,7 +33,7 @@ async function begin() {
   await enter(exchange);
   const facts = await ask("start");
   restore(facts);
-  if (!facts.measures.some(({ name }) => name === state.colour)) state.colour = facts.measures[0].name;
+  if (!facts.measures.some(({ name }) => name === state.color)) state.color = facts.measures[0].name;
   const shape = new Set(facts.heads_in).size === 1 ? `${facts.heads_in.length} layers × ${facts.heads_in[0]} heads` : `${facts.heads_in.length} layers`;
   byId("about").textContent = [facts.model, facts.family !== facts.model && facts.family, shape, facts.length ? `scanned on ${facts.corpus}, ${facts.length} tokens` : "weights alone"].filter(Boolean).join(" · ");
   document.title = `Armillary: ${facts.model}`;
@@ -112,7 +112,7 @@ async function copyLink() {
     await navigator.clipboard.writeText(location.href);
     button.textContent = "Copied";
   } catch {
-    button.textContent = "The address bar holds it";
+    button.textContent = "Copy it from the address bar";
   }
   setTimeout(() => (button.textContent = "Copy link"), 1600);
 }

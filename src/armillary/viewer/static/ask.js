@@ -7,8 +7,8 @@ const tab = Array.from(crypto.getRandomValues(new Uint32Array(4)), (number) => n
 export class Problem extends Error {}
 export class Superseded extends Error {}
 
-// What the server answers; throws Problem with its sentence, an AbortError when the question was withdrawn, Superseded
-// when a newer one of this page took its place.
+// The server's answer; throws Problem with its sentence, an AbortError when the request was cancelled, Superseded
+// when a newer request of this page replaced it.
 export async function ask(name, fields = {}, signal = undefined) {
   let answer;
   try {
@@ -59,7 +59,7 @@ function plotlys({ bdata, dtype, shape }) {
   return m ? Array.from({ length: n }, (_, i) => flat.subarray(i * m, (i + 1) * m)) : flat;
 }
 
-// One question at a time of a kind: a new one withdraws the one before, so that late answers never overwrite.
+// One request at a time of each kind: a new one cancels the one before, so that late answers never overwrite.
 export class Line {
   #current = null;
 

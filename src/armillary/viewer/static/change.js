@@ -1,4 +1,4 @@
-// A change to the model, tried on the text: attention, entropies and next tokens beside the original.
+// An intervention on the model, tried on the text: attention, entropies and next tokens before and after.
 
 import { Line } from "./ask.js";
 import { byId, element, fill, tell } from "./dom.js";
@@ -12,14 +12,14 @@ import { bar, nextLayout } from "./usage.js";
 const KINDS = {
   scale: "scale W_q and W_k (logits by the square)",
   cut: "cut the rank of W_q, W_k",
-  randomise: "put noise in place of W_q, W_k",
-  frequencies: "stop rotary frequencies (p-RoPE)",
-  remove: "remove a part of what the layer reads",
+  randomize: "replace W_q, W_k by random weights",
+  frequencies: "freeze rotary frequencies (p-RoPE)",
+  remove: "remove a part of the layer's input",
 };
 const STARTS = {
   scale: { alpha: 2 },
   cut: { rank: 4, keep: "top" },
-  randomise: { keep: "norm", seed: 0 },
+  randomize: { keep: "norm", seed: 0 },
   frequencies: { p: 0.5, reversed: false, base: "all" },
   remove: { part: "position" },
 };
@@ -38,8 +38,8 @@ export function build(given) {
   made = {
     before: card("before", "Attention before", 370),
     after: card("after", "Attention after", 370),
-    moved: card("moved", "After less before", 370),
-    heads: card("entropies", "Entropy of every head: after less before", 370),
+    moved: card("moved", "After minus before", 370),
+    heads: card("entropies", "Entropy of every head: after minus before", 370),
     next: card("next-both", "Next token: before and after", 330),
   };
   made.next.root.classList.add("wide");
@@ -50,7 +50,7 @@ export function withdraw() {
   line.drop();
 }
 
-// Nothing is shown rather than what was asked before.
+// Clear the figures, so that none shows an older request.
 export function clear() {
   byId("view-change").lastElementChild.hidden = true;
   summary.textContent = "";
@@ -58,7 +58,7 @@ export function clear() {
 
 let sliding = null;
 
-// A slider tells many numbers on its way; the last one counts.
+// A slider fires many events while it moves; only the last one counts.
 function change(values) {
   clearTimeout(sliding);
   sliding = setTimeout(() => set({ change: { ...state.change, ...values } }), 120);
@@ -84,8 +84,8 @@ function controls() {
   const settings = {
     scale: () => number("times", "alpha", 0, 8, 0.1),
     cut: () => [...number("rank", "rank", 0, width, 1), select("keep", "keep", { top: "the largest", rest: "all but the largest" })],
-    randomise: () => [select("keep its", "keep", { norm: "norm", spectrum: "singular values", shape: "shape" }), ...number("seed", "seed", 0, 99, 1)],
-    frequencies: () => [...number("fraction p that turns", "p", 0, 1, 0.05), select("which", "reversed", { false: "fastest", true: "slowest" }), facts.bases.length > 1 ? select("in layers with base", "base", { all: "any", ...Object.fromEntries(facts.bases.map((base) => [base, base])) }) : null],
+    randomize: () => [select("keep its", "keep", { norm: "norm", spectrum: "singular values", shape: "shape" }), ...number("seed", "seed", 0, 99, 1)],
+    frequencies: () => [...number("fraction p that rotates", "p", 0, 1, 0.05), select("which", "reversed", { false: "fastest", true: "slowest" }), facts.bases.length > 1 ? select("in layers with base", "base", { all: "any", ...Object.fromEntries(facts.bases.map((base) => [base, base])) }) : null],
     remove: () => [select("part", "part", { position: "position", content: "content" })],
   }[kind]();
   fill(fields, select("Change:", "kind", kinds), ...settings, kind === "frequencies" ? null : select("of", "scope", scopes));
@@ -101,7 +101,7 @@ export async function show(changed) {
   const [layer, head] = state.head;
   const body = byId("view-change").lastElementChild;
   body.hidden = !facts.live || !state.text.trim();
-  if (!facts.live) return (summary.textContent = "Without its model nothing can be changed: start the viewer with --model MODEL.");
+  if (!facts.live) return (summary.textContent = "Interventions need the model: start the viewer with --model MODEL.");
   if (!state.text.trim()) return (summary.textContent = "Type a text above to try the change on.");
   const asked = { ...state.change, reversed: undefined };
   if (state.change.kind === "frequencies") asked.reversed = String(state.change.reversed) === "true";
@@ -112,7 +112,7 @@ export async function show(changed) {
 
 async function paint(found) {
   const T = found.tokens.length;
-  const cells = found.exact ? "every number exact" : `cells of ${found.step} ${state.level}s: the largest attention of each`;
+  const cells = found.exact ? "all numbers exact" : `cells of ${found.step} ${state.level}s: the largest attention of each`;
   byId("text-status").textContent = `${T} tokens, ${found.words.length} words · ${cells}`;
   const word = found.exact && state.level === "word";
   const labels = !found.exact ? found.starts.map((t) => found.labels[t]) : word ? found.word_labels : found.labels;
@@ -127,10 +127,10 @@ async function paint(found) {
   const of = ({ heads }) => heads[layer * width + head];
   const far = distance(before, after, n);
   tellSummary(found, of(found.before), of(found.after), far);
-  name(made.before, "Attention before", `Head ${layer}.${head} as it is.`);
-  name(made.after, "Attention after", `Mean distance of the rows from before: ${told(far, 3)} (0: the same, 1: no key in common).`);
-  name(made.moved, "After less before", "Red: more attention than before.");
-  name(made.heads, "Entropy of every head: after less before", "Nats, mean over rows; what one change does to the layers above it. A click chooses a head.");
+  name(made.before, "Attention before", `Head ${layer}.${head} without the change.`);
+  name(made.after, "Attention after", `Mean total variation distance of the rows from before: ${told(far, 3)} (0: the same, 1: no key in common).`);
+  name(made.moved, "After minus before", "Red: more attention than before.");
+  name(made.heads, "Entropy of every head: after minus before", "Nats, mean over rows; includes the effect on the layers above. Click to choose a head.");
   const entropies = difference(found.after.heads, found.before.heads);
   made.heads.listeners = { plotly_click: ({ points }) => set({ head: [points[0].y, points[0].x] }), plotly_hover: ({ event, points: [{ x, y }] }) => tell(event, [["head", `${y}.${x}`], ["before", told(made.heads.was[y * width + x], 6)], ["after", told(made.heads.is[y * width + x], 6)]]), plotly_unhover: ({ event }) => tell(event, null) };
   Object.assign(made.heads, { was: found.before.heads, is: found.after.heads });
@@ -138,7 +138,7 @@ async function paint(found) {
   const map = { type: "heatmap", z: rows(entropies, entropies.length / width, width), zmin: -size, zmax: size, colorscale: SIGNED, xgap: 1, ygap: 1, hoverinfo: "none", colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 9 } } };
   made.next.root.hidden = !found.next;
   const layout = found.next && { ...nextLayout(found.next), barmode: "group", showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 104, r: 14, t: 28, b: 36 } };
-  name(made.next, "Next token: before and after", "The most probable tokens of either.");
+  name(made.next, "Next token: before and after", "The most probable tokens before or after.");
   await inView([
     [made.before, () => matrix(made.before, before, n, labels, { top, lines })],
     [made.after, () => matrix(made.after, after, n, labels, { top, lines })],
@@ -148,7 +148,7 @@ async function paint(found) {
   ]);
 }
 
-// Other heads' queries read the same keys, so that a change of this head alone leaves W_k as it is.
+// Other heads share the same keys, so a change of this head alone leaves W_k unchanged.
 function sharesKeys([layer, head]) {
   const { layer: layers, kv_head: keys } = facts.table;
   const own = value("kv_head", [layer, head]);
@@ -156,8 +156,8 @@ function sharesKeys([layer, head]) {
 }
 
 function tellSummary(found, before, after, far) {
-  const weights = ["scale", "cut", "randomise"].includes(state.change.kind) && state.change.scope === "head";
-  const parts = [...(weights && sharesKeys(state.head) ? ["Other heads share this head's keys, so W_q alone is changed"] : []), `Entropy of this head: ${told(before)} → ${told(after)} nats`, `attention moved by ${told(far, 3)}`];
+  const weights = ["scale", "cut", "randomize"].includes(state.change.kind) && state.change.scope === "head";
+  const parts = [...(weights && sharesKeys(state.head) ? ["Other heads share this head's keys, so only W_q is changed"] : []), `Entropy of this head: ${told(before)} → ${told(after)} nats`, `attention changed by ${told(far, 3)}`];
   if (found.before.loss !== null) parts.push(`loss per token: ${told(found.before.loss)} → ${told(found.after.loss)} nats`);
-  summary.textContent = `${parts.join(" · ")}. The model itself is as before.`;
+  summary.textContent = `${parts.join(" · ")}. The model is restored.`;
 }

@@ -1,4 +1,4 @@
-// What the atlas says of a head: evidence for its label, and the report's figures filled with the head's arrays.
+// A head's dossier: evidence for its label, and the report's figures filled with the head's arrays.
 
 import { Line } from "./ask.js";
 import { byId, element, fill, table } from "./dom.js";
@@ -8,13 +8,13 @@ import { card, draw, empty, inView, matrix, name, working } from "./plots.js";
 import { state } from "./state.js";
 
 const TITLES = {
-  patterns: "Where it looks",
-  constituents: "What makes its logits (query · key)",
+  patterns: "Where it attends",
+  constituents: "Constituents of its logits (query · key)",
   lags: "Logits by distance: mean and standard deviation",
-  logits: "Mean logits, each row less its mean",
+  logits: "Mean logits, each row minus its mean",
   frequencies: "Rotary frequencies",
   spectrum: "Singular values of its weights",
-  rho: "Which keys pass a signal",
+  rho: "Which keys propagate a signal",
 };
 const HEIGHTS = { logits: 320, frequencies: 250 };
 
@@ -50,10 +50,10 @@ export async function show() {
 function tellEvidence(rowsOf) {
   if (!rowsOf.length) return fill(evidence);
   const lines = rowsOf.map((row) => [row.label, row.measure, told(row.value), told(row.null), told(row.threshold), told(row.strength, 3), row.holds ? "holds" : "–"]);
-  const made = table(["label", "rests on", "this head", "random head", "threshold", "explains", ""], lines);
-  const note = "A label holds where it explains more than half of the head's focus (matching, preference and content: of its logits). Lines without such a share are what other measures say of the label; they decide nothing.";
+  const made = table(["label", "measure", "this head", "random heads", "threshold", "explains", ""], lines);
+  const note = "A label holds where it explains more than half of the head's focus (matching, preference and content: of its logits). Lines without such a share are other measures that support or contradict the label; they do not decide it.";
   made.classList.add("evidence");
-  fill(evidence, element("section", { class: "card" }, element("h3", {}, "Why this label"), element("p", { class: "note" }, note), made));
+  fill(evidence, element("section", { class: "card" }, element("h3", {}, "Evidence for the label"), element("p", { class: "note" }, note), made));
 }
 
 async function paint(panel, arrays) {
@@ -70,7 +70,7 @@ async function paint(panel, arrays) {
     return filled;
   });
   const made = cards[panel];
-  if (!known) return empty(made, "The atlas has no such numbers for this head.");
+  if (!known) return empty(made, "The atlas does not have these numbers for this head.");
   name(made, TITLES[panel] ?? panel);
   made.plot.style.height = `${made.height}px`;
   if (panel === "logits") return paintLogits(made, arrays);
@@ -83,6 +83,6 @@ async function paint(panel, arrays) {
 function paintLogits(made, { logits, logits_high: high }) {
   const n = logits.shape[0];
   const places = Array.from({ length: n }, (_, i) => String(Math.round((i * facts.length) / n)));
-  const lines = (i, j) => [["query, key", `${places[i]}, ${places[j]}`], ["mean logit, less the row's", told(logits[i * n + j], 5)]];
+  const lines = (i, j) => [["query, key", `${places[i]}, ${places[j]}`], ["mean logit minus the row's mean", told(logits[i * n + j], 5)]];
   matrix(made, logits, n, places, { signed: true, top: high[0], lines });
 }

@@ -1,4 +1,4 @@
-// All heads, layers downwards, heads across, coloured by a measure. A click chooses a head; so do the arrow keys.
+// All heads, layers down, heads across, colored by a measure. A click or the arrow keys choose a head.
 
 import { byId, element, fill, tell } from "./dom.js";
 import { SIGNED } from "./heat.js";
@@ -23,9 +23,9 @@ export function build(given) {
     plotly_hover: ({ event, points }) => tell(event, hover(points[0].y, points[0].x)),
     plotly_unhover: ({ event }) => tell(event, null),
   };
-  const choose = byId("colour");
+  const choose = byId("color");
   fill(choose, ...facts.measures.map(({ name }) => element("option", { value: name }, name)));
-  choose.addEventListener("change", () => set({ colour: choose.value }));
+  choose.addEventListener("change", () => set({ color: choose.value }));
 }
 
 // A head's value of a measure, in this atlas or the other.
@@ -34,9 +34,9 @@ export function value(measure, [layer, head] = state.head, table = facts.table) 
 }
 
 function hover(layer, head) {
-  const lines = [["head", `${layer}.${head}`], [state.colour, told(value(state.colour, [layer, head]))]];
+  const lines = [["head", `${layer}.${head}`], [state.color, told(value(state.color, [layer, head]))]];
   const label = value("label", [layer, head]);
-  if (label && state.colour !== "label") lines.push(["label", label]);
+  if (label && state.color !== "label") lines.push(["label", label]);
   return lines;
 }
 
@@ -53,8 +53,8 @@ export function heat(measure, z) {
   const base = { type: "heatmap", xgap: 1, ygap: 1, hoverinfo: "none" };
   if (isWord) {
     const words = [...new Set(z.flat().filter((word) => word !== null))].sort();
-    const colours = words.map((word) => facts.colours[word] ?? "#666666");
-    const scale = words.flatMap((_, i) => [[i / words.length, colours[i]], [(i + 1) / words.length, colours[i]]]);
+    const colors = words.map((word) => facts.colors[word] ?? "#666666");
+    const scale = words.flatMap((_, i) => [[i / words.length, colors[i]], [(i + 1) / words.length, colors[i]]]);
     return {
       ...base,
       z: z.map((row) => row.map((word) => (word === null ? null : words.indexOf(word)))),
@@ -88,25 +88,25 @@ export const chosenCell = () => {
 };
 
 export async function show(changed) {
-  if (!changed || changed.has("colour")) {
-    byId("colour").value = state.colour;
-    byId("meaning").textContent = facts.measures.find(({ name }) => name === state.colour)?.means ?? "";
-    await working(draw(shown, [heat(state.colour, grid(state.colour))], { ...headAxes(), shapes: chosenCell() }));
-    shown.plot.setAttribute("aria-label", `Map of all heads coloured by ${state.colour}; the arrow keys choose a head`);
+  if (!changed || changed.has("color")) {
+    byId("color").value = state.color;
+    byId("meaning").textContent = facts.measures.find(({ name }) => name === state.color)?.means ?? "";
+    await working(draw(shown, [heat(state.color, grid(state.color))], { ...headAxes(), shapes: chosenCell() }));
+    shown.plot.setAttribute("aria-label", `Map of all heads colored by ${state.color}; the arrow keys choose a head`);
   } else if (changed.has("head")) {
     await working(Plotly.relayout(shown.plot, { shapes: chosenCell() }));
   }
-  if (!changed || changed.has("head") || changed.has("colour")) describe();
+  if (!changed || changed.has("head") || changed.has("color")) describe();
 }
 
-// What else is known of the chosen head: another thing that it does, few keys that it rests on, a check, the next label.
+// More about the chosen head: a second behavior, the few keys with most attention, its check, the second label.
 function besides() {
   const also = value("also");
   const second = value("second_label");
   const repeated = ["induction", "duplicate"].includes(also);
   const said = [
     also && `and ${also} ${repeated ? "on repeated random tokens" : "in text"}`,
-    value("rests_on") && `rests on ${value("rests_on")}`,
+    value("rests_on") && `most attention on ${value("rests_on")}`,
     value("check") && `its check ${value("check") === "undecided" ? "is undecided" : value("check")}`,
     second && `then ${second}`,
   ];
@@ -119,14 +119,14 @@ function describe() {
   const unsure = value("significant") === 0 || value("check") === "fails";
   const chip = label && element("span", { class: "label", title: facts.measures.find(({ name }) => name === "significant")?.means }, label + (unsure ? "?" : ""));
   if (chip) {
-    chip.style.background = facts.colours[label] ?? "#666666";
+    chip.style.background = facts.colors[label] ?? "#666666";
     chip.style.color = facts.inks[label] ?? "#ffffff";
   }
   const kinds = new Set((facts.table.layer_kind ?? []).map((kind, i) => `${kind} ${facts.table.rotary_base?.[i]}`));
   const base = value("rotary_base");
   const layerKind = kinds.size < 2 ? null : element("span", { class: "note" }, `in a ${value("layer_kind")} layer${base === null ? "" : `, rotary base ${base.toLocaleString("en")}`}`);
   fill(byId("head-name"), `Head ${layer}.${head}`, chip, element("span", { class: "note" }, besides()), layerKind);
-  const names = [state.colour, ...FACTS.filter((name) => name !== state.colour && value(name) !== null)].slice(0, 9);
+  const names = [state.color, ...FACTS.filter((name) => name !== state.color && value(name) !== null)].slice(0, 9);
   fill(byId("facts"), ...names.flatMap((name, i) => [element("dt", {}, name), element("dd", i ? {} : { id: "chosen-value", class: "measure" }, told(value(name)))]));
 }
 

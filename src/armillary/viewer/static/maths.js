@@ -27,8 +27,8 @@ export function attentionOf(terms, chosen, like, n, softcap, sink) {
   return found;
 }
 
-// The sum of some terms, each row less its mean over the visible keys: what is constant along a row does nothing.
-export function centredSum(terms, like, n) {
+// The sum of some terms, each row minus its mean over the visible keys: softmax ignores what is constant along a row.
+export function centeredSum(terms, like, n) {
   const found = new Float32Array(n * n).fill(NaN);
   for (let i = 0; i < n; i++) {
     let mean = 0;
@@ -93,7 +93,7 @@ export function difference(a, b) {
   return a.map((value, place) => value - b[place]);
 }
 
-// Where colours end: the largest size of the values outside some columns, but for the last hundredth (of a sample).
+// Where colors end: the largest size of the values outside some columns, but for the last hundredth (of a sample).
 export function limit(values, columns = 0, without = new Set()) {
   const step = Math.max(1, Math.floor(values.length / 4096) | 1);
   const sizes = [];

@@ -9,7 +9,7 @@ const FONT = { family: "system-ui, sans-serif", size: 11, color: "#26303c" };
 
 let pending = 0;
 
-// Whether something is still being asked for or drawn; tests and the benchmark wait for 'ready'.
+// Whether requests or drawings are pending; tests and the benchmark wait for 'ready'.
 export async function working(promise) {
   pending++;
   document.body.dataset.state = "working";
@@ -102,7 +102,7 @@ function flat(key, value) {
   return ArrayBuffer.isView(value) ? Array.from(value, (number) => (Number.isNaN(number) ? null : number)) : value;
 }
 
-// Draw what is on screen now, and keep the rest for when that is painted. A job is [card, draw].
+// Draw what is on screen first, the rest after it is painted. A job is [card, draw].
 let waiting = [];
 
 export async function inView(jobs) {

@@ -46,7 +46,7 @@ export async function show() {
 async function paint({ data, layout }) {
   const flat = state.dims === "2";
   const traces = data.map((trace) => (flat ? inPlane(trace) : trace));
-  name(made, `${SAID[state.kind]}, layer ${state.point}`, state.kind === "pos" ? "Each point is a position; principal coordinates of pos." : "Each point is a token, coloured by document; principal coordinates of cvec.");
+  name(made, `${SAID[state.kind]}, layer ${state.point}`, state.kind === "pos" ? "Each point is a position; principal coordinates of pos." : "Each point is a token, colored by document; principal coordinates of cvec.");
   const axes = flat ? { xaxis: { title: { text: "first" }, zeroline: false }, yaxis: { title: { text: "second" }, scaleanchor: "x", zeroline: false } } : { scene: layout.scene };
   await draw(made, traces, { ...axes, margin: { l: flat ? 50 : 0, r: 0, t: 4, b: flat ? 44 : 0 }, showlegend: false, uirevision: `${state.kind}${state.dims}` });
 }

@@ -1,8 +1,8 @@
-// What is being looked at. It lives in this tab and in the address after '#', so that a link restores it.
+// What is shown. The state is in this tab and in the address after '#', so that a link restores it.
 
 const START = {
   head: [0, 0],
-  colour: "entropy",
+  color: "entropy",
   tab: "head",
   text: "",
   level: "token",
@@ -22,7 +22,7 @@ export function onChange(listener) {
   listeners.push(listener);
 }
 
-// Change some of the state; every listener is told which names changed.
+// Change some of the state; listeners get the names that changed.
 export function set(changes) {
   const names = Object.keys(changes).filter((name) => JSON.stringify(state[name]) !== JSON.stringify(changes[name]));
   if (!names.length) return;
@@ -40,7 +40,7 @@ export function written() {
   return fields.toString();
 }
 
-// The state that the address holds; whatever does not fit is left at its start.
+// The state in the address; invalid values keep their defaults.
 export function restore(facts) {
   const fields = new URLSearchParams(location.hash.slice(1));
   const found = structuredClone(START);
@@ -60,7 +60,7 @@ export function restore(facts) {
 const whole = (value, most) => Number.isInteger(value) && value >= 0 && value < most;
 const fits = {
   head: (v, facts) => Array.isArray(v) && v.length === 2 && whole(v[0], facts.heads_in.length) && whole(v[1], facts.heads_in[v[0]]),
-  colour: (v, facts) => facts.measures.some((measure) => measure.name === v),
+  color: (v, facts) => facts.measures.some((measure) => measure.name === v),
   tab: (v) => ["head", "text", "spiral", "change", "compare"].includes(v),
   text: (v) => typeof v === "string",
   level: (v) => ["token", "word"].includes(v),
@@ -70,5 +70,5 @@ const fits = {
   kind: (v) => ["pos", "cvec"].includes(v),
   dims: (v) => ["2", "3"].includes(v),
   point: (v, facts) => whole(v, facts.points),
-  change: (v) => v !== null && typeof v === "object" && ["scale", "cut", "randomise", "frequencies", "remove"].includes(v.kind),
+  change: (v) => v !== null && typeof v === "object" && ["scale", "cut", "randomize", "frequencies", "remove"].includes(v.kind),
 };

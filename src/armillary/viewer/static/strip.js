@@ -1,4 +1,4 @@
-// The text itself, coloured by what one query token attends to, and that row's largest keys in exact numbers.
+// The text, colored by the attention of one query token, and that row's largest keys in exact numbers.
 
 import { Line } from "./ask.js";
 import { element, fill, table, tell } from "./dom.js";
@@ -16,7 +16,7 @@ let drawn = { of: null, buttons: [] };
 
 export function build() {
   heading = element("h3", {});
-  place = element("div", { class: "strip", id: "strip", role: "group", "aria-label": "Tokens of the text; a click chooses the query" });
+  place = element("div", { class: "strip", id: "strip", role: "group", "aria-label": "Tokens of the text; click to choose the query" });
   beside = element("div", { id: "row-keys" });
   place.addEventListener("mouseover", (event) => event.target.dataset?.token && tell(event, lines(Number(event.target.dataset.token))));
   place.addEventListener("mouseout", (event) => tell(event, null));
@@ -54,10 +54,10 @@ export async function show(found) {
     button.tabIndex = t === at ? 0 : -1;
   });
   const best = seen.sort((a, b) => row.attention[b] - row.attention[a]).slice(0, MOST);
-  const centre = row.terms && Object.fromEntries(Object.entries(row.terms).map(([term, values]) => [term, mean(values, seen)]));
-  const body = best.map((t) => [`${t} ${found.tokens[t]}`, told(row.attention[t], 5), told(row.logits[t], 5), ...(row.terms ? folds(row.terms, centre, t) : [])]);
+  const center = row.terms && Object.fromEntries(Object.entries(row.terms).map(([term, values]) => [term, mean(values, seen)]));
+  const body = best.map((t) => [`${t} ${found.tokens[t]}`, told(row.attention[t], 5), told(row.logits[t], 5), ...(row.terms ? folds(row.terms, center, t) : [])]);
   const heads = ["key", "attention", "logit", ...(row.terms ? ["positional", "mixed", "content"] : [])];
-  fill(beside, table(heads, body, `Token ${at} “${found.tokens[at]}”: its largest keys${row.terms ? ", and what speaks for them (less the row's mean)" : ""}`));
+  fill(beside, table(heads, body, `Token ${at} “${found.tokens[at]}”: its largest keys${row.terms ? ", and the terms that favor them (minus the row's mean)" : ""}`));
 }
 
 function exactRow(found, at, T) {
@@ -67,17 +67,17 @@ function exactRow(found, at, T) {
 
 const mean = (values, seen) => seen.reduce((sum, t) => sum + values[t], 0) / Math.max(1, seen.length);
 
-function folds(terms, centre, t) {
+function folds(terms, center, t) {
   const sums = { positional: 0, mixed: 0, content: 0 };
   for (const [term, values] of Object.entries(terms)) {
     const [a, b] = term.split("_");
     const fold = term === "bias" || FOLDS.positional(a, b) ? "positional" : FOLDS.content(a, b) ? "content" : "mixed";
-    sums[fold] += values[t] - centre[term];
+    sums[fold] += values[t] - center[term];
   }
   return Object.values(sums).map((value) => told(value, 4));
 }
 
-// Line breaks stay visible without breaking the row's colours.
+// Line breaks stay visible without breaking the row's colors.
 const visible = (token) => token.replaceAll("\r", "").replaceAll("\n", "⏎\n").replaceAll("\t", "⇥");
 
 export function step(by) {

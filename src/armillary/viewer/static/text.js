@@ -1,8 +1,8 @@
-// A head on a text: attention, the terms of its logits with a switch for each, frequencies, what comes next.
+// A head on a text: attention, the terms of its logits with a switch for each, frequencies, next tokens.
 
 import { Line } from "./ask.js";
 import { byId, element, fill } from "./dom.js";
-import { attentionOf, averaged, centredSum, distance, joined, limit, told } from "./maths.js";
+import { attentionOf, averaged, centeredSum, distance, joined, limit, told } from "./maths.js";
 import { card, empty, inView, matrix, name, working } from "./plots.js";
 import { set, state } from "./state.js";
 import * as strip from "./strip.js";
@@ -11,7 +11,7 @@ import * as usage from "./usage.js";
 
 let facts;
 let made;
-let found = null; // what the server said of the text and head that are shown
+let found = null; // the server's answer for the shown text and head
 let shown = null; // the matrices as they are drawn, by token, word or cell
 const line = new Line();
 
@@ -35,7 +35,7 @@ export function withdraw() {
 
 const chosenTerms = () => facts.terms.filter((term) => !state.off.includes(term));
 
-// Ask and draw. A change of level or of terms needs no answer while every number is here already.
+// Request and draw. A change of level or terms needs no request if all numbers are already here.
 export async function show(changed) {
   const same = found && found.of === JSON.stringify([state.text, state.head]);
   if (same && found.exact && changed && ![...changed].some((n) => n === "text" || n === "head" || n === "tab")) return paint();
@@ -46,11 +46,11 @@ export async function show(changed) {
   if (!answer) return;
   found = answer;
   found.of = of;
-  found.centred = {};
+  found.centered = {};
   await paint();
 }
 
-// Nothing is shown rather than what was asked before.
+// Clear the figures, so that none shows an older request.
 export function clear() {
   blank();
   byId("text-hint").textContent = "";
@@ -58,7 +58,7 @@ export function clear() {
 
 function blank() {
   found = null;
-  byId("text-hint").textContent = facts.live ? "Type a text above: attention, constituents and frequencies of this head follow." : "Without its model the atlas cannot show a text: start the viewer with --model MODEL.";
+  byId("text-hint").textContent = facts.live ? "Type a text above to see this head's attention, constituents and frequencies on it." : "Texts need the model: start the viewer with --model MODEL.";
   byId("text-status").textContent = "";
   for (const child of byId("view-text").children) child.hidden = child.id !== "text-hint";
 }
@@ -71,7 +71,7 @@ async function paint() {
   const click = (i) => set({ query: shown.first[i] });
   const options = { lines: hover, click, top: shown.top };
   const cells = found.exact ? "" : ` Cells of ${found.step} ${state.level}s: the largest attention of each.`;
-  name(made.attention, "Attention", `From query (down) to key (across).${cells} A click chooses the query.`);
+  name(made.attention, "Attention", `From query (down) to key (across).${cells} Click to choose the query.`);
   const jobs = [[made.attention, () => matrix(made.attention, shown.attention, n, labels, options)]];
   const off = state.off.length;
   if (found.terms) {
@@ -80,7 +80,7 @@ async function paint() {
     jobs.push([made.chosen, () => matrix(made.chosen, shown.chosen, n, labels, options)]);
   } else empty(made.chosen, "");
   made.chosen.root.hidden = !found.terms;
-  name(made.sum, found.terms ? "Logits: the chosen terms added up" : "Logits", `Each row less its mean over the visible keys.${found.exact && state.level === "token" ? "" : " Means over visible pairs of tokens."}`);
+  name(made.sum, found.terms ? "Logits: the chosen terms added up" : "Logits", `Each row minus its mean over the visible keys.${found.exact && state.level === "token" ? "" : " Means over visible pairs of tokens."}`);
   jobs.push([made.sum, () => matrix(made.sum, shown.sum, n, labels, { ...options, signed: true, top: limit(shown.sum) })]);
   jobs.push([tiles, () => tiles.show(found)], ...usage.jobs(found, shown));
   await working(Promise.all([strip.show(found), inView(jobs)]));
@@ -100,7 +100,7 @@ function matrices() {
   }
   const tokens = found.attention;
   const tokensChosen = all ? tokens : attentionOf(terms, chosen, tokens, T, found.softcap, found.sink);
-  const tokensSum = terms ? centredSum(chosen.map((term) => terms[term]), tokens, T) : centredSum([found.logits], tokens, T);
+  const tokensSum = terms ? centeredSum(chosen.map((term) => terms[term]), tokens, T) : centeredSum([found.logits], tokens, T);
   const word = state.level === "word";
   const count = found.words.length;
   const join = (values) => (word ? joined(values, T, found.of_token, count) : values);
@@ -132,9 +132,9 @@ function status() {
   const parts = [`${found.tokens.length} tokens, ${found.words.length} words`, `entropy ${told(found.entropy_mean)} nats`];
   if (found.loss !== null) parts.push(`loss ${told(found.loss)} nats per token`);
   if (found.made_for !== null && found.tokens.length > found.made_for) {
-    parts.push(`longer than the ${found.made_for} tokens that the model was made for`);
+    parts.push(`longer than the model's context length of ${found.made_for} tokens`);
   }
-  parts.push(found.exact ? "every number exact" : `cells of ${found.step} ${state.level}s; a click tells exact numbers`);
+  parts.push(found.exact ? "all numbers exact" : `cells of ${found.step} ${state.level}s; click for exact numbers`);
   return parts.join(" · ");
 }
 
@@ -150,7 +150,7 @@ function hover(i, j) {
   if (found.exact && state.level === "token") {
     lines.push(["logit", told(found.logits[place], 6)]);
     for (const term of found.terms ? facts.terms : []) if (term !== "bias" || facts.biased) lines.push([tiles.title(term), told(found.terms[term][place], 5)]);
-  } else lines.push(["logits, centred", told(shown.sum[place], 5)]);
+  } else lines.push(["logits, centered", told(shown.sum[place], 5)]);
   return lines;
 }
 

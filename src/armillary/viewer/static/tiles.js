@@ -1,8 +1,8 @@
-// The terms of the logits as tiles, what the query gives downwards, what the key gives across; each is a switch.
+// The terms of the logits as tiles, query parts down, key parts across; each tile is a switch.
 
 import { element } from "./dom.js";
 import { image, SIGNED } from "./heat.js";
-import { centredSum, limit } from "./maths.js";
+import { centeredSum, limit } from "./maths.js";
 import { set, state } from "./state.js";
 
 const PARTS = ["mean", "pos", "cvec"];
@@ -29,7 +29,7 @@ export function build(given) {
       element("button", { type: "button", onclick: () => set({ off: text === "All terms" ? [] : facts.terms.filter(drops) }) }, text),
     ),
   );
-  root = element("section", { class: "card", id: "card-terms" }, element("h3", {}, "What the logits are made of"), note, presets, grid);
+  root = element("section", { class: "card", id: "card-terms" }, element("h3", {}, "Constituents of the logits"), note, presets, grid);
   return root;
 }
 
@@ -54,12 +54,12 @@ export function show(found) {
     return;
   }
   for (const child of root.children) child.hidden = false;
-  note.textContent = "A click takes a term out of the logits and the attention beside it follows. Red speaks for a key, blue against it; below each its share in this text, measured as in a scan.";
+  note.textContent = "Click a term to remove it from the logits; the attention is computed again. Red favors a key, blue disfavors it; below each term its share in this text, measured as in a scan.";
   const n = Math.sqrt(found.attention.length);
-  if (!found.centred.mean_mean) for (const term of facts.terms) found.centred[term] = found.exact ? centredSum([found.terms[term]], found.attention, n) : found.terms[term];
-  const top = Math.max(...Object.keys(tiles).map((term) => limit(found.centred[term])));
+  if (!found.centered.mean_mean) for (const term of facts.terms) found.centered[term] = found.exact ? centeredSum([found.terms[term]], found.attention, n) : found.terms[term];
+  const top = Math.max(...Object.keys(tiles).map((term) => limit(found.centered[term])));
   for (const [term, { canvas, share, button }] of Object.entries(tiles)) {
-    if (button.found !== found) paint(canvas, found.centred[term], n, top);
+    if (button.found !== found) paint(canvas, found.centered[term], n, top);
     button.found = found;
     share.textContent = found.shares[term] === null ? "–" : `${(100 * found.shares[term]).toFixed(1)} %`;
     button.setAttribute("aria-pressed", String(!state.off.includes(term)));

@@ -1,5 +1,5 @@
-// The key to the server. It comes once in the address after '#', as the token or as a code that is exchanged for it, leaves
-// the address at once, and is kept for this origin: reloads and other tabs have it, other ports of this machine do not.
+// The server's token. It comes once in the address after '#', as the token or as a code to exchange for it, is removed
+// from the address at once, and stored for this origin: reloads and other tabs have it, other ports of this machine do not.
 
 const NAME = "armillary token";
 let own = "";
@@ -21,7 +21,7 @@ function keep(value) {
   }
 }
 
-// Take the key out of the address; whether there was one. `exchange` gives the token for a code; a code that was used
+// Take the token out of the address; returns whether there was one. `exchange` gives the token for a code; a code that was used
 // before matters only where there is no token.
 export async function enter(exchange) {
   const fields = new URLSearchParams(location.hash.slice(1));

@@ -1,11 +1,11 @@
-// Which rotary frequencies a head uses in a text, token by token, and which tokens come next.
+// The rotary frequencies that a head uses in a text, token by token, and the most probable next tokens.
 
 import { choice } from "./dom.js";
 import { limit, told } from "./maths.js";
 import { card, draw, matrix, name } from "./plots.js";
 import { set, state } from "./state.js";
 
-const KINDS = { share: "share of the row's logits", q: "length of q", k: "length of k" };
+const KINDS = { share: "share of the row's logits", q: "norm of q", k: "norm of k" };
 let by;
 let whole;
 let next;
@@ -14,7 +14,7 @@ let picker;
 export function build() {
   by = card("usage", "Frequencies, token by token", 400);
   whole = card("frequency-share", "Frequencies in this text", 240);
-  next = card("next", "What the model expects next", 240);
+  next = card("next", "Most probable next tokens", 240);
   picker = choice("What the map shows", Object.entries(KINDS), state.usage, (usage) => set({ usage }));
   by.root.insertBefore(picker, by.plot);
   by.root.classList.add("wide");
@@ -37,7 +37,7 @@ function showRows(found, shown, use) {
   const { values, n } = rowsOf(found, shown, use, F);
   const names = use.radians.map((_, f) => String(f));
   const signed = state.usage === "share";
-  const says = { share: "Share of each query's logits by frequency; with channels that never turn a column adds to 1.", q: "Length of the query's chunk at each frequency.", k: "Length of the key's chunk at each frequency." };
+  const says = { share: "Share of each query's logits by frequency; with channels that do not rotate, a column adds to 1.", q: "Norm of the query's chunk at each frequency.", k: "Norm of the key's chunk at each frequency." };
   name(by, "Frequencies, token by token", `${says[state.usage]} Fastest at the top.`);
   // frequencies downwards would waste the width: tokens go across
   const turned = new Float32Array(values.length);
@@ -49,7 +49,7 @@ function showRows(found, shown, use) {
 
 function showShares(use) {
   const F = use.radians.length;
-  name(whole, "Frequencies in this text", "Share of the logits of the whole text by frequency; with channels that never turn they add to 1.");
+  name(whole, "Frequencies in this text", "Share of the logits of the whole text by frequency; with channels that do not rotate, they add to 1.");
   const bars = { type: "bar", x: use.radians.map((_, f) => f), y: use.share, marker: { color: "#2b6ca8" }, hovertemplate: "frequency %{x}: %{y:.5f}<extra></extra>" };
   return draw(whole, [bars], { xaxis: { title: { text: "frequency, fastest first" }, dtick: Math.ceil(F / 16) }, yaxis: { title: { text: "share" }, zeroline: true } });
 }
@@ -71,7 +71,7 @@ function rowsOf(found, shown, use, F) {
 }
 
 function showNext(found) {
-  name(next, "What the model expects next", "The most probable tokens after the text.");
+  name(next, "Most probable next tokens", "The model's prediction after the text.");
   return draw(next, [bar(found.next, 0, "#2b6ca8", "probability")], nextLayout(found.next));
 }
 

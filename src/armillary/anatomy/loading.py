@@ -1,0 +1,254 @@
+"""Loads models and tokenizers from safetensors or GGUF: no pickles, no code from checkpoints by default."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from armillary.anatomy.checkpoint import INDEX, Checkpoint, expanded, hub_reachable, load_config
+from armillary.anatomy.folder import index_names, refuse_outside, refuse_special_files
+from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
+from armillary.anatomy.gguf_header import check_gguf
+from armillary.anatomy.identity import config_hash, fingerprint
+from armillary.anatomy.registry import adapter_for
+from armillary.anatomy.rotary_buffers import apply
+from armillary.anatomy.source import describe, load_config_of, of_files
+from armillary.anatomy.tokenizer_flags import honor_config, honor_gguf
+from armillary.anatomy.weights import bad
+from armillary.anatomy.whole import in_one_line, loader_of, refuse_incomplete
+from armillary.errors import ArmillaryError
+from armillary.machine.quiet import quiet
+from armillary.machine.temporary import temporary_folder
+
+# Imports inside functions: transformers takes seconds to import.
+
+WhenNotFinite = Literal["refuse", "allow"]
+CONFIG_OPTIONS = ("revision", "subfolder", "gguf_file", "token", "cache_dir", "local_files_only")
+
+
+def load(
+    source: str | Path,
+    *,
+    trust_remote_code: bool = False,
+    not_finite: WhenNotFinite = "refuse",
+    dtype: torch.dtype | str = "auto",
+    **options: Any,
+) -> Any:
+    """The model of a folder or hub id, in evaluation mode; `options` go to from_pretrained (device_map, ...).
+
+    Its class is the one that its configuration names, else that of AutoModelForCausalLM or AutoModel. Missing weights
+    raise an error; they are never initialized at random.
+    """
+    if not_finite not in ("refuse", "allow"):
+        raise ArmillaryError(f"not_finite={not_finite!r} is unknown", advice="it can be 'refuse' or 'allow'")
+    source = expanded(source)
+    if "gguf_file" in options and Path(source).is_dir():
+        source = Path(source) / str(options.pop("gguf_file"))
+        if not source.is_file():
+            raise ArmillaryError(f"there is no file {source}", advice="give a GGUF file that exists")
+    chosen = {name: options[name] for name in CONFIG_OPTIONS if name in options}
+    packed = gguf_file(source)
+    if packed is not None:
+        config = load_config_of(source, trust_remote_code=trust_remote_code)
+    else:
+        config = load_config(source, trust_remote_code=trust_remote_code, **chosen)
+    place = Path(source) / str(options.get("subfolder") or "")
+    if packed is not None or place.is_dir():
+        of_files(config, packed or place)  # checks the headers before the weights are loaded
+    if packed is not None:
+        source, options = packed.parent, {**options, "gguf_file": packed.name}
+    elif "gguf_file" not in options:
+        options = {"config": config, **options}
+    model, info = _loaded(source, config, {"trust_remote_code": trust_remote_code, "dtype": dtype, **options})
+    refuse_incomplete(source, model, info)
+    model.eval()
+    if getattr(config, "armillary_rotary", None):
+        apply(model, config.armillary_rotary)
+    if not_finite == "refuse":
+        refuse_not_finite(model)
+    return model
+
+
+def _loaded(source: str | Path, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model as transformers loads it, from safetensors only, and its loading info."""
+    if not Path(source).is_dir():
+        _check_index_on_hub(source, options)
+    try:
+        with quiet():
+            loaded: tuple[Any, dict[str, Any]] = loader_of(config).from_pretrained(
+                str(source),
+                weights_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused afterward, with names
+                **options,
+            )
+    except Exception as error:
+        if not Path(source).is_dir() and isinstance(error, OSError):
+            raise ArmillaryError(
+                f"{source} cannot be loaded from the hub ({in_one_line(error, 150)}): if it has no "
+                "safetensors but pytorch_model.bin, download it into a folder and run  armillary convert FOLDER"
+            ) from error
+        raise ArmillaryError(f"{source} cannot be loaded: {in_one_line(error)}") from error
+    return loaded
+
+
+def _check_index_on_hub(source: str | Path, options: dict[str, Any]) -> None:
+    """Raise if an index on the hub names files outside its repository."""
+    from transformers.utils import cached_file
+
+    chosen = {name: options[name] for name in CONFIG_OPTIONS if name in options and name != "gguf_file"}
+    if not hub_reachable():
+        chosen["local_files_only"] = True
+    index = cached_file(str(source), INDEX, _raise_exceptions_for_missing_entries=False, **chosen)
+    if index is not None:
+        for name in index_names(Path(index)):
+            refuse_outside(Path(index), name)
+
+
+def load_on(
+    source: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    device_map: Any = None,
+    gpus: range | None = None,
+) -> Any:
+    """The model on a device, or spread over several by `device_map`; with "auto" over these `gpus`."""
+    if device_map is None:
+        chosen_device = pick_device(device)
+        model = load(source, trust_remote_code=trust_remote_code, dtype=pick_dtype(dtype, chosen_device))
+        return model.to(chosen_device)
+    if device not in ("auto", "cuda"):
+        raise ArmillaryError(f"`device={device}` and a device map contradict each other", advice="give one of them")
+    chosen = pick_dtype(dtype, pick_device("auto"))
+    spill = temporary_folder()  # for weights that fit on no device
+    options = {"device_map": device_map, "offload_folder": str(spill)}
+    if isinstance(device_map, str) and gpus is not None:
+        from accelerate.utils import get_max_memory
+
+        room = get_max_memory()
+        allowed = [where for where in room if not isinstance(where, int) or where in gpus]
+        options["max_memory"] = {where: room[where] for where in allowed}
+    return load(source, trust_remote_code=trust_remote_code, dtype=chosen, **options)
+
+
+def pick_device(device: str) -> str:
+    """The given device, or the best one for 'auto'; raises if it is not available."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        tensor = torch.empty(0, device=device)
+    except Exception as error:  # each missing backend raises its own error
+        raise ArmillaryError(f"there is no device {device!r} here: {in_one_line(error, 200)}") from error
+    if tensor.is_meta:
+        raise ArmillaryError(
+            "the device 'meta' has no numbers to compute with", advice="give auto, cpu, cuda, cuda:1 or mps"
+        )
+    return device
+
+
+def pick_dtype(dtype: str, device: str) -> torch.dtype | str:
+    """'auto' is float32 on a CPU and as stored elsewhere."""
+    if dtype == "auto":
+        return torch.float32 if device == "cpu" else "auto"
+    named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if dtype not in named:
+        raise ArmillaryError(f"there is no dtype {dtype!r}", advice=f"there are auto, {', '.join(named)}")
+    return named[dtype]
+
+
+def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a folder or hub id."""
+    from transformers import AutoTokenizer
+
+    packed = gguf_file(expanded(source))
+    options = {} if packed is None else {"gguf_file": packed.name}
+    place = expanded(source) if packed is None else packed.parent
+    if Path(place).is_dir():
+        refuse_special_files(Path(place))
+    if packed is not None:
+        check_gguf(packed)
+    try:
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(str(place), trust_remote_code=trust_remote_code, **options)
+        is_empty = not tokenizer("a b", add_special_tokens=False)["input_ids"]  # transformers may create an empty one
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # the Rust code panics on some files, which is not an Exception
+        reason = in_one_line(error, 200)
+        raise ArmillaryError(f"{source} has no tokenizer that can be loaded ({reason}): text needs one") from error
+    if is_empty:
+        raise ArmillaryError(f"{source} has no tokenizer: text needs one; tokens or builtin:random do not")
+    if packed is None:
+        honor_config(tokenizer, str(place))
+    else:
+        honor_gguf(tokenizer, packed)
+    return tokenizer
+
+
+def load_for(recorded: dict[str, Any], source: str, *, trust_remote_code: bool = False) -> Any:
+    """The model of an atlas, loaded from `source`; raises if it is a different model."""
+    if "dtype" not in recorded:
+        raise ArmillaryError("this atlas was made from weights alone", advice="scan the model to use it on a text")
+    try:
+        dtype = pick_dtype(recorded["dtype"], "cpu")
+        model = load(source, trust_remote_code=trust_remote_code, dtype=dtype, not_finite="allow")
+    except ArmillaryError as error:
+        raise ArmillaryError(f"this needs the atlas's model, but {error}; name it with `model`") from error
+    refuse_other(model, recorded, source)
+    return model
+
+
+def refuse_other(model: nn.Module, recorded: dict[str, Any], source: str) -> None:
+    """Raise if this is not the model of the atlas, to the last byte of its weights."""
+    if "config" not in recorded:
+        raise ArmillaryError(
+            "this atlas was made by an earlier Armillary, whose hash of the model did not cover all of its "
+            "weights, so the model cannot be verified",
+            advice="scan the model again",
+        )
+    if fingerprint(model) != recorded["weights"]:
+        raise ArmillaryError(f"{source} has other weights than the model that the atlas was made with")
+    if config_hash(model) != recorded["config"]:
+        raise ArmillaryError(f"{source} has another config.json than the model that the atlas was made with")
+
+
+def refuse_not_finite(source: nn.Module | str | Path) -> None:
+    """Raise if weights contain NaN or infinity, named by layer and head; a folder is read a layer at a time."""
+    names = not_finite_weights(source)
+    if names:
+        shown = "; ".join(names[:5]) + (f"; and {len(names) - 5} more" if len(names) > 5 else "")
+        raise ArmillaryError(
+            f"the weights contain NaN or infinite numbers in {shown}",
+            advice="repair the checkpoint, or continue anyway with `not_finite=allow`",
+        )
+
+
+def not_finite_weights(source: nn.Module | str | Path) -> list[str]:
+    """Weights with NaN or infinity: attention as 'layer 2: W_q of head 3', others by tensor name."""
+    anatomy = describe(source)
+    adapter = adapter_for(anatomy.family)
+    names: list[str] = []
+    if adapter is not None:
+        for layer in anatomy.layers:
+            names += [f"layer {layer.index}: {what}" for what in anatomy.weights(layer.index).not_finite()]
+    attention = () if adapter is None else (adapter.q.name, adapter.k.name, adapter.v.name, adapter.o.name)
+    tensors = _tensors(source, len(anatomy.layers))
+    return names + [name for name, tensor in tensors if not any(part in name for part in attention) and bad(tensor)]
+
+
+def _tensors(source: nn.Module | str | Path, layers: int) -> Iterator[tuple[str, Tensor]]:
+    """The floating-point tensors of a model, a folder or a GGUF file, one at a time."""
+    if isinstance(source, nn.Module):
+        yield from ((name, p.detach()) for name, p in source.named_parameters() if p.is_floating_point())
+        return
+    packed = gguf_file(expanded(source))
+    checkpoint = Checkpoint(source) if packed is None else GgufCheckpoint(packed, load_config_of(packed), layers)
+    for name in checkpoint.names():
+        tensor = checkpoint.read(name)
+        if tensor is not None and tensor.is_floating_point() and tensor.dtype.itemsize > 1:
+            yield name, tensor

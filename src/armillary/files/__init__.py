@@ -1,0 +1,1 @@
+"""Files on disk: written atomically, hashed, locked, and checked when read."""

@@ -1,0 +1,41 @@
+"""Runs many small pieces of work in parallel, each on one core: more cores would only slow a small piece down."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """work(item) for every item, in order, on as many cores as torch may use; a bounded number of results waits."""
+    threads = torch.get_num_threads()
+    if threads == 1 or len(items) < 2:
+        yield from map(work, items)
+        return
+    inference = torch.is_inference_mode_enabled()
+
+    def on_one_core(item: T) -> R:
+        with torch.inference_mode(inference), torch.no_grad():  # each thread has its own modes
+            return work(item)
+
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            waiting: deque[Future[R]] = deque()
+            try:
+                for item in items:
+                    waiting.append(pool.submit(on_one_core, item))
+                    if len(waiting) > 2 * threads:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+    finally:
+        torch.set_num_threads(threads)

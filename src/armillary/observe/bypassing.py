@@ -1,0 +1,86 @@
+"""How the tap reads families that bypass transformers' attention interface.
+
+An adapter names its entry here in `watched_as`; similar families share one.
+"""
+
+import sys
+from typing import Any
+
+from torch import Tensor
+
+from armillary.errors import ArmillaryError
+from armillary.observe.view import AttentionView, split_mask
+from armillary.observe.watch import Watch, masked, watch_method, watch_projection
+
+
+def read_gpt2_upcast(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
+    return AttentionView(q, k, v, float(module.scaling), **masked(mask, k.shape[2]))
+
+
+def read_gpt_neo(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
+    queries, keys = q.shape[2], k.shape[2]
+    allowed = module.bias[:, :, keys - queries : keys, :keys]
+    if mask is not None:
+        allowed = allowed & split_mask(mask, keys)[0]
+    return AttentionView(q, k, v, 1.0, mask=allowed)
+
+
+def read_scaled(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
+    return AttentionView(q, k, v, 1 / float(module.scale_attn), **masked(mask, k.shape[2]))
+
+
+def read_bloom(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
+    q, k, v = fused.unflatten(-1, (module.num_heads, 3, -1)).permute(3, 0, 2, 1, 4)
+    alibi = arguments["alibi"].unflatten(0, (q.shape[0], q.shape[1])) * module.beta
+    mask = arguments["attention_mask"]
+    allowed = None if mask is None else split_mask(mask, k.shape[2])[0]
+    return AttentionView(q, k, v, float(module.inv_norm_factor), mask=allowed, bias=alibi)
+
+
+def read_mpt(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
+    if module.clip_qkv:
+        fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+    q, k, v = fused.unflatten(-1, (3, module.n_heads, -1)).permute(2, 0, 3, 1, 4)
+    hidden, bias = arguments.get("attention_mask"), arguments.get("position_bias")
+    bias = None if bias is None else bias[None, :, -q.shape[2] :, -k.shape[2] :].to(q.dtype)
+    mask = None if hidden is None else ~hidden
+    return AttentionView(q, k, v, float(module.softmax_scale), mask=mask, bias=bias)
+
+
+def read_falcon(module: Any, arguments: dict[str, Any], fused: Tensor) -> AttentionView:
+    q, k, v = (part.transpose(1, 2) for part in module._split_heads(fused))
+    alibi, mask = arguments["alibi"], arguments["attention_mask"]
+    if alibi is None:
+        rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb
+        q, k = rotate(q, k, *arguments["position_embeddings"])
+    if module.new_decoder_architecture:
+        group = module.num_heads // module.num_kv_heads
+        k, v = k[:, ::group], v[:, ::group]
+    fields = masked(mask, k.shape[2])
+    fused_kernel = module.config._attn_implementation == "sdpa" and not arguments.get("output_attentions")
+    if alibi is not None and not fused_kernel:
+        # the mask contains the ALiBi bias; this branch of the model's code adds it a second time
+        second = alibi.reshape(q.shape[0], module.num_heads, 1, -1) * module.inv_norm_factor
+        fields["bias"] = second if fields["bias"] is None else fields["bias"] + second
+    return AttentionView(q, k, v, float(module.inv_norm_factor), causal=mask is None, **fields)
+
+
+WATCHES: dict[str, Watch] = {
+    "gpt2": watch_method("_upcast_and_reordered_attn", read_gpt2_upcast, heads_first=False),
+    "gpt_neo": watch_method("_attn", read_gpt_neo),
+    "gptj": watch_method("_attn", read_scaled),
+    "bloom": watch_projection("query_key_value", "dense", read_bloom),
+    "mpt": watch_projection("Wqkv", "out_proj", read_mpt),
+    "falcon": watch_projection("query_key_value", "dense", read_falcon),
+}
+"""By the name in an adapter's `watched_as`."""
+
+
+def watch_for(watched_as: str) -> Watch | None:
+    """The watch for modules of a family; None for families that use the interface."""
+    if watched_as and watched_as not in WATCHES:
+        raise ArmillaryError(
+            f"the adapter says watched_as={watched_as!r}, which has no entry in armillary.observe.bypassing.WATCHES",
+            advice=f"add one, or use one of {', '.join(WATCHES)}",
+        )
+    return WATCHES.get(watched_as)

@@ -1,0 +1,165 @@
+"""Computes q, k and logits from the weights and the attention input alone, to check the tap against.
+
+Every step (project, normalize, rotate) is linear given the token's norm. The constituents lens relies on that.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from armillary.anatomy.bias import alibi_bias, relative_bias
+from armillary.anatomy.description import Alibi, Anatomy, Layer, QKNorm, RelativeBias, Rotary
+from armillary.anatomy.weights import LayerWeights, NormWeights, stack
+from armillary.errors import ArmillaryError
+from armillary.observe.view import grouped_products
+
+
+def rebuilt_logits(
+    anatomy: Anatomy,
+    layer: int,
+    x: Float[Tensor, "batch token d"],
+    positions: Int[Tensor, "*texts token"] | None = None,
+) -> Float[Tensor, "batch head token token"]:
+    """scale * q.k + position bias of every pair of tokens, before soft-cap and mask."""
+    described, weights = anatomy.layers[layer], anatomy.weights(layer)
+    if positions is None:
+        positions = torch.arange(x.shape[1], device=x.device)
+    if described.scale is None:
+        raise ArmillaryError(anatomy.missing)
+    q, k = queries_and_keys(described, weights, x, positions)
+    logits = grouped_products(q, k) * described.scale
+    bias = position_bias(described, weights, positions)
+    return logits if bias is None else logits + bias
+
+
+def queries_and_keys(
+    layer: Layer, weights: LayerWeights, x: Float[Tensor, "batch token d"], positions: Int[Tensor, "*texts token"]
+) -> tuple[Float[Tensor, "batch head token e"], Float[Tensor, "batch kv_head token e"]]:
+    """q and k as they enter the product: projected, clipped, normalized, rotated."""
+    q = project(x, weights.q, weights.q_bias)
+    k = project(x, weights.k, weights.k_bias)
+    if layer.clip_qkv is not None:
+        q, k = q.clamp(-layer.clip_qkv, layer.clip_qkv), k.clamp(-layer.clip_qkv, layer.clip_qkv)
+    if layer.qk_norm is not None:
+        assert weights.q_norm is not None
+        assert weights.k_norm is not None
+        q, k = normalize(layer.qk_norm, weights.q_norm, q), normalize(layer.qk_norm, weights.k_norm, k)
+    if isinstance(layer.position, Rotary):
+        rotary = layer.position.at(int(positions.max()) + 1)
+        q, k = rotate(rotary, q, positions), rotate(rotary, k, positions)
+    return q, k
+
+
+def project(
+    x: Float[Tensor, "batch token d"],
+    matrices: tuple[Float[Tensor, "d e"], ...],
+    biases: tuple[Float[Tensor, "e"], ...] | None,
+) -> Float[Tensor, "batch head token e"]:
+    """x W + b of every head."""
+    projected = x[:, None] @ stack(matrices).to(x.dtype)
+    return projected if biases is None else projected + stack(biases).to(x.dtype)[:, None, :]
+
+
+def normalize(
+    norm: QKNorm, weights: NormWeights, q: Float[Tensor, "batch head token e"]
+) -> Float[Tensor, "batch head token e"]:
+    """The q/k norm: root mean square or layer norm, over a head's channels or over all heads' at once."""
+    q, factor = _centered(norm, q)
+    q = q * factor
+    q = q * (stack(weights.weight).to(q.dtype) + norm.offset)[:, None, :]
+    return q if weights.bias is None else q + stack(weights.bias).to(q.dtype)[:, None, :]
+
+
+def _centered(
+    norm: QKNorm, q: Float[Tensor, "batch head token e"]
+) -> tuple[Float[Tensor, "batch head token e"], Float[Tensor, "batch #head token 1"]]:
+    """q minus its mean (for a layer norm), and the factor 1 / rms."""
+    over = (-1,) if norm.over == "head" else (1, 3)
+    if norm.kind == "layer":
+        q = q - q.mean(over, keepdim=True)
+    return q, torch.rsqrt(q.square().mean(over, keepdim=True) + norm.eps)
+
+
+def norm_factors(
+    norm: QKNorm, weights: LayerWeights, x: Float[Tensor, "batch token d"]
+) -> tuple[Float[Tensor, "batch head token"], Float[Tensor, "batch kv_head token"]]:
+    """1 / rms by which the q/k norm multiplies each token's q and k, of every head."""
+    q, k = project(x, weights.q, weights.q_bias), project(x, weights.k, weights.k_bias)
+    factors = [_centered(norm, part)[1].expand(*part.shape[:-1], 1)[..., 0] for part in (q, k)]
+    return factors[0], factors[1]
+
+
+def rotate(
+    rotary: Rotary, q: Float[Tensor, "batch head token e"], positions: Int[Tensor, "*texts token"]
+) -> Float[Tensor, "batch head token e"]:
+    """Pair f rotated by position * frequency f; channels beyond the rotary width stay."""
+    rotated, unrotated = q[..., : rotary.width], q[..., rotary.width :]
+    angle = positions[..., None].double() * torch.tensor(rotary.frequencies, dtype=torch.float64, device=q.device)
+    angle = angle if positions.dim() == 1 else angle[:, None]  # (batch, head, token, frequency)
+    cos, sin = ((f(angle) * rotary.factor).to(q.dtype) for f in (torch.cos, torch.sin))
+    pairs = rotated.unflatten(-1, (2, -1) if rotary.layout == "half" else (-1, 2))
+    axis = -2 if rotary.layout == "half" else -1
+    a, b = pairs.unbind(axis)
+    pairs = torch.stack([a * cos - b * sin, b * cos + a * sin], axis)
+    return torch.cat([pairs.flatten(-2), unrotated], -1)
+
+
+def parts_of_queries_and_keys(
+    layer: Layer,
+    weights: LayerWeights,
+    parts: tuple[Float[Tensor, "_ _ d"], ...],
+    positions: Int[Tensor, "token"],
+) -> tuple[list[Float[Tensor, "batch head token e"]], list[Float[Tensor, "batch kv_head token e"]]]:
+    """q and k of every part of x, where x is the sum of the parts: they sum to q and k of x, exactly.
+
+    Biases belong to the first part. A q/k norm divides each part by the norm of the whole.
+    """
+    if layer.clip_qkv is not None:
+        raise ArmillaryError("this model clips q, k and v, so they are not a sum of parts: it has no constituents")
+    batch = max(len(part) for part in parts)
+    per_projection = []
+    for matrices, biases, norm in (
+        (weights.q, weights.q_bias, weights.q_norm),
+        (weights.k, weights.k_bias, weights.k_norm),
+    ):
+        raw = [project(part, matrices, biases if i == 0 else None) for i, part in enumerate(parts)]
+        raw = [part.expand(batch, -1, len(positions), -1) for part in raw]
+        if layer.qk_norm is not None:
+            assert norm is not None
+            raw = normalized_parts(layer.qk_norm, norm, raw)
+        if isinstance(layer.position, Rotary):
+            rotary = layer.position.at(int(positions.max()) + 1)
+            raw = [rotate(rotary, part, positions) for part in raw]
+        per_projection.append(raw)
+    return per_projection[0], per_projection[1]
+
+
+def normalized_parts(
+    norm: QKNorm, weights: NormWeights, parts: list[Float[Tensor, "batch head token e"]]
+) -> list[Float[Tensor, "batch head token e"]]:
+    """The q/k norm of a sum, part by part, with the norm of the whole; its bias goes to the first part."""
+    over = (-1,) if norm.over == "head" else (1, 3)
+    if norm.kind == "layer":
+        parts = [part - part.mean(over, keepdim=True) for part in parts]
+    whole = torch.stack(parts).sum(0)
+    factor = torch.rsqrt(whole.square().mean(over, keepdim=True) + norm.eps)
+    gain = (stack(weights.weight).to(whole.dtype) + norm.offset)[:, None, :]
+    parts = [part * factor * gain for part in parts]
+    if weights.bias is not None:
+        parts[0] = parts[0] + stack(weights.bias).to(whole.dtype)[:, None, :]
+    return parts
+
+
+def position_bias(
+    layer: Layer, weights: LayerWeights, positions: Int[Tensor, "*texts token"]
+) -> Float[Tensor, "*texts head token token"] | None:
+    """The position bias added to the logits (ALiBi, T5), or None."""
+    if positions.dim() == 2:
+        biases = [position_bias(layer, weights, row) for row in positions]
+        return None if biases[0] is None else torch.stack([bias for bias in biases if bias is not None])
+    if isinstance(layer.position, Alibi):
+        return alibi_bias(layer.position, positions, positions)
+    if isinstance(layer.position, RelativeBias):
+        assert weights.relative_bias is not None
+        return relative_bias(layer.position, weights.relative_bias, positions, positions)
+    return None

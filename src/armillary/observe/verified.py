@@ -1,0 +1,71 @@
+"""The verification record: each family's sample model, checked with the tap; shipped as data."""
+
+import json
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from armillary.files.atomic import write_atomically
+from armillary.progress import Progress
+
+# Imports inside functions: versions are printed without importing torch.
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """One small random model: whether its outputs are the same with the tap, and the largest errors of its layers."""
+
+    identical: bool
+    output_error: float | None
+    logit_error: float | None
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """The checks of all samples, and the versions they were made with."""
+
+    versions: dict[str, str]
+    samples: dict[str, SampleCheck]
+
+
+def check_all(names: Iterable[str] | None = None, progress: Progress | None = None) -> Record:
+    """Verify the sample model of every family and variant, now."""
+    # for start-up: models need torch and transformers
+    from armillary.anatomy.samples import SAMPLES, sample_model
+    from armillary.observe.verification import verify
+
+    checks = {}
+    for name in (progress or Progress()).each(list(names or SAMPLES), "families"):
+        result = verify(sample_model(name))
+        checks[name] = SampleCheck(result.identical, result.worst("output"), result.worst("logits"), result.passed)
+    return Record(versions(), checks)
+
+
+def shipped() -> Record:
+    """The record that came with this release."""
+    stored = json.loads(files("armillary.observe").joinpath("verified.json").read_text(encoding="utf-8"))
+    return Record(stored["versions"], {name: SampleCheck(**check) for name, check in stored["samples"].items()})
+
+
+def write(record: Record, path: Path) -> None:
+    """Write a record where `shipped` reads it, or elsewhere."""
+    write_atomically(path, (json.dumps(asdict(record), indent=1) + "\n").encode())
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that results depend on."""
+    names = ("armillary", "torch", "transformers", "safetensors", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def devices() -> dict[str, Any]:
+    """The devices that torch can use on this machine."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"threads": torch.get_num_threads(), "cuda": gpus, "mps": torch.backends.mps.is_available()}

@@ -1,0 +1,1 @@
+"""The four papers: a ledger of their statements, each checked, and their experiments, run again."""

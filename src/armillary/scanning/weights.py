@@ -1,0 +1,227 @@
+"""Makes an atlas from weights alone: spectra of every head and matrix, one layer in memory at a time, resumable."""
+
+import datetime
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+import zarr
+from torch import Tensor, nn
+
+from armillary.anatomy.checkpoint import expanded
+from armillary.anatomy.description import Anatomy
+from armillary.anatomy.identity import config_hash, fingerprint, folder_identity
+from armillary.anatomy.naming import title
+from armillary.anatomy.source import describe
+from armillary.atlas.arrays import Arrays, write_group
+from armillary.atlas.atlas import FORMAT, FORMAT_VERSION, Atlas, open_atlas
+from armillary.atlas.manifest import write_manifest
+from armillary.atlas.tables import write_tables
+from armillary.engines import opened
+from armillary.engines.driving import drive
+from armillary.engines.engine import Done, Event, Task
+from armillary.engines.packing import Packed
+from armillary.errors import ArmillaryError
+from armillary.files.atomic import write_problem
+from armillary.lenses.tables import tables
+from armillary.machine.temporary import temporary_folder
+from armillary.observe.verified import versions
+from armillary.progress import Progress
+from armillary.scanning.folder import FileKind, ScanFolder
+from armillary.scanning.options import WorkOptions, complete, keywords
+from armillary.scanning.spectra import Against, layer_arrays, spectral_arrays
+from armillary.scanning.tasks import LayerSpectra
+
+
+@keywords(WorkOptions)
+def weigh(
+    source: nn.Module | str | Path,
+    *,
+    out: str | Path | None = None,
+    matrices: bool = True,
+    against: Against | None = None,
+    seed: int = 0,
+    **options: Unpack[WorkOptions],
+) -> Atlas:
+    """The spectra of a model's weights as an Atlas, kept in the folder `out` (without one, until the program ends).
+
+    `source` is a folder of safetensors, a GGUF file (neither is loaded as a model) or a loaded model. `matrices` also
+    compares q, k, v, o, gate, up and down with random matrices, which takes most of the time. against="random" adds the
+    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. Several `workers` share
+    the layers, as local processes or on the Ray cluster at `address` (engine="ray").
+    """
+    if against not in (None, "random"):
+        raise ArmillaryError(f"`against={against!r}` is not known", advice="it can be 'random'")
+    chosen: WorkOptions = complete(options, WorkOptions, "weigh")
+    trust_remote_code = chosen["trust_remote_code"]
+    anatomy = describe(source, trust_remote_code=trust_remote_code)
+    if not isinstance(source, nn.Module) and not Path(expanded(source)).exists():
+        raise ArmillaryError(
+            f"the weights of {source} are read from its files", advice="download the model and give its folder"
+        )
+    anatomy.weights(0)  # raises an error with the reason if the weights cannot be read
+    settings = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
+    description = {
+        "model": {"name": _name(source), **_identity(source, trust_remote_code), "family": anatomy.family},
+        "corpus": {"name": "none: weights alone"},
+        "settings": settings,
+    }
+    place = temporary_folder() if out is None else Path(out)
+    with ScanFolder(place) as folder:
+        if not folder.begin(description, resume=chosen["resume"], overwrite=chosen["overwrite"]):
+            with opened(chosen["engine"], chosen["workers"], chosen["threads"], chosen["address"]) as engine:
+                engine.start(WeighJob(source, matrices, against, seed, trust_remote_code))
+                layers = _Layers(folder, len(anatomy.layers))
+                progress = chosen["progress"] or Progress()
+                progress.begin("reading weights", len(layers), "layers")
+                drive(engine, layers, progress, len(layers))
+            _refuse_changed(folder, description, _identity(source, trust_remote_code))
+            try:
+                _write(folder, anatomy, description)
+            except OSError as error:
+                shutil.rmtree(folder.work / "atlas.zarr", ignore_errors=True)
+                raise ArmillaryError(write_problem(folder.atlas, error)) from error
+    return open_atlas(place)
+
+
+@dataclass(frozen=True)
+class WeighJob:
+    """The checkpoint whose layers the workers read, and what they compute."""
+
+    source: nn.Module | str | Path
+    matrices: bool
+    against: Against | None
+    seed: int
+    trust_remote_code: bool
+
+    @property
+    def here_only(self) -> bool:
+        return isinstance(self.source, nn.Module)
+
+    def open(self, number: int, workers: int) -> "WeighBench":
+        return WeighBench(self)
+
+    def differences(self, first: dict[str, str], other: dict[str, str]) -> list[str]:
+        unlike = [name for name in first if other.get(name) != first[name]]
+        return [f"{name} {other.get(name)} instead of {first[name]}" for name in unlike]
+
+
+class WeighBench:
+    """A worker's checkpoint; a layer's weights are read when its task arrives."""
+
+    def __init__(self, job: WeighJob) -> None:
+        self._job = job
+        self._anatomy = describe(job.source, trust_remote_code=job.trust_remote_code)
+        self.facts = {**({} if job.here_only else _identity(job.source, job.trust_remote_code)), **versions()}
+
+    def share(self, data: bytes) -> None:
+        """Layers share no data."""
+
+    def run(self, task: Task) -> Iterator[Event]:
+        layer, job = task.work.layer, self._job
+        yield Done({FileKind.LAYER: Packed(layer_arrays(self._anatomy, layer, job.matrices, job.against, job.seed))})
+
+
+class _Layers:
+    """A task for every layer; there is nothing to merge."""
+
+    def __init__(self, folder: ScanFolder, count: int) -> None:
+        self._folder, self._count = folder, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def task(self, position: int) -> Task:
+        return Task(LayerSpectra(position))
+
+    def units(self, position: int) -> int:
+        return 1
+
+    def has(self, position: int) -> bool:
+        return self._folder.holds((FileKind.LAYER,), position)
+
+    def keep(self, position: int, done: Done) -> None:
+        self._folder.keep(position, done.files)
+
+    def merge(self, position: int) -> None:
+        """Layers are not merged."""
+
+    def failure(self, position: int, step: int | None, why: str, tries: int) -> ArmillaryError:
+        return ArmillaryError(f"layer {position} failed: {why}; `resume=True` continues with the others")
+
+
+def _matrix_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
+    """Squared singular values of every matrix, a row per layer, padded with NaN where layers have fewer."""
+    arrays: Arrays = {}
+    for name in dict.fromkeys(
+        key.removeprefix("matrix.") for layer in layers for key in layer if key.startswith("matrix.")
+    ):
+        spectra = [layer.get(f"matrix.{name}", torch.empty(0, dtype=torch.float64)) for layer in layers]
+        values = np.full((len(spectra), max(map(len, spectra))), np.nan)
+        for row, spectrum in zip(values, spectra, strict=True):
+            row[: len(spectrum)] = spectrum.numpy()
+        arrays[name] = (("layer", f"component_{name}"), values)
+    return arrays
+
+
+def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) -> None:
+    layers = [folder.layer(layer.index) for layer in anatomy.layers]
+    finished = [layer for layer in layers if layer is not None]
+    if len(finished) < len(layers):
+        raise ArmillaryError(f"a finished layer in {folder.work} was damaged", advice="run again with `resume=True`")
+    part = folder.work / "atlas.zarr"
+    shutil.rmtree(part, ignore_errors=True)
+    attributes = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **description,
+        "model": {**description["model"], "title": title(description["model"]["name"])},
+        "anatomy": anatomy.as_dict(),
+        "versions": versions(),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "notes": _notes(finished, description),
+    }
+    zarr.create_group(part, attributes=attributes)
+    write_group(part, "spectral", spectral_arrays(finished))
+    if description["settings"]["matrices"]:
+        shapes = [
+            {key.removeprefix("shape."): layer[key].tolist() for key in layer if key.startswith("shape.")}
+            for layer in finished
+        ]
+        write_group(part, "matrices", _matrix_arrays(finished), {"shapes": shapes})
+    write_tables(part, tables(Atlas(part)))
+    write_manifest(part)
+    part.replace(folder.atlas)
+
+
+def _notes(layers: list[dict[str, Tensor]], description: dict[str, Any]) -> list[str]:
+    if description["settings"]["matrices"] and not any("matrix.down" in layer for layer in layers):
+        return ["experts and other parts that are not a single matrix are left out of the matrices"]
+    return []
+
+
+def _refuse_changed(folder: ScanFolder, description: dict[str, Any], now: dict[str, str]) -> None:
+    """Raise if the checkpoint was changed while its layers were read: the spectra would be of two models."""
+    if any(description["model"][name] != value for name, value in now.items()):
+        folder.clear()
+        raise ArmillaryError(
+            f"{description['model']['name']} was changed while its layers were read",
+            advice="run again when it is whole",
+        )
+
+
+def _name(source: nn.Module | str | Path) -> str:
+    if isinstance(source, nn.Module):
+        return getattr(getattr(source, "config", None), "name_or_path", "") or type(source).__name__
+    return str(source)
+
+
+def _identity(source: nn.Module | str | Path, trust_remote_code: bool) -> dict[str, str]:
+    """Hashes that identify the model, independent of its path."""
+    if isinstance(source, nn.Module):
+        return {"weights": fingerprint(source), "config": config_hash(source)}
+    return {"weights": folder_identity(source, trust_remote_code=trust_remote_code)}

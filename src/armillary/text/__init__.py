@@ -1,0 +1,1 @@
+"""Text: where it comes from, how it becomes sequences of tokens, words and lines."""
