@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -39,3 +40,23 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
                     future.cancel()
     finally:
         torch.set_num_threads(threads)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="armillary")
+
+
+def in_spans(work: Callable[[int, int], object], count: int) -> None:
+    """work(first, last) for spans that together make 0 .. count, one on each core that torch may use.
+
+    For compiled work that releases the interpreter's lock. The threads are kept for the next call.
+    """
+    threads = min(torch.get_num_threads(), count)
+    if threads < 2:
+        work(0, count)
+        return
+    edges = [count * part // threads for part in range(threads + 1)]
+    pool = _pool(threads)
+    for future in [pool.submit(work, *span) for span in zip(edges, edges[1:], strict=False)]:
+        future.result()

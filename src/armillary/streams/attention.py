@@ -3,10 +3,9 @@
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
+from armillary.machine.compiler import serves as compiler_serves
 from armillary.observe.view import AttentionView
 from armillary.streams.by_place import Places
-from armillary.streams.causal import CausalBlock, LayerKeys
-from armillary.streams.causal_geometry import plain_keys
 from armillary.streams.declaration import Declaration, Option, Reads
 from armillary.streams.masked import MaskedBlock
 from armillary.streams.power_sums import MOMENT_STATE, MOMENTS, combine_moments, finish_moments
@@ -56,14 +55,14 @@ class AttentionStatistics:
                 f"{batch.queries} queries and {batch.keys} keys do not fit these statistics: they are for texts of up "
                 f"to {self.length} tokens, with more than the {self.skip} skipped ones"
             )
-        places, layer = Places(batch.heads, self.length, batch.q.device), LayerKeys(batch)
+        if compiler_serves(batch.q):
+            from armillary.streams.fused import FusedLayer  # imports numba
+
+            return FusedLayer(batch, self.skip, self.length).state()
+        places = Places(batch.heads, self.length, batch.q.device)
         total: State = {}
         for block in row_blocks(batch, self.skip):
-            plain = plain_keys(block, self.skip)
-            if plain is None:
-                state = MaskedBlock(block, self.skip, places).state()
-            else:
-                state = CausalBlock(block, plain, self.skip, layer, places).state()
+            state = MaskedBlock(block, self.skip, places).state()
             total = self._add(total, state) if total else state
         return total | places.state
 

@@ -1,0 +1,267 @@
+"""Attention statistics of a layer on the CPU: matrix products make tiles of logits, a compiled loop reads each once.
+
+Keys are taken minus their mean over the text, so that a logit is c + q.mean(k) with small c: a large mean costs no
+digits. What is linear in the logits needs no pairs where all rows of a block see the same keys: the sums over j of
+c_ij k_j are q K'K there, which gives the shares of channels of long texts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from armillary.machine.parallel import in_spans
+from armillary.observe.precision import single, wide
+from armillary.observe.view import AttentionView, exact_arithmetic, soft_capped
+from armillary.streams import compiled_rows
+from armillary.streams.by_place import CELLS, cell_of
+from armillary.streams.stream import State
+from armillary.streams.tiles import of_heads
+
+HEIGHT = 128
+"""Rows of a block; the keys before a block are seen by all its rows."""
+
+TILE = 1 << 20
+"""About this many logits are computed at once."""
+
+NONE = np.zeros((1, 1, 0, 0), np.float32)
+NO_BIAS, NO_MASK = (np.zeros((1, 1, 0, 2), kind)[..., ::2] for kind in (np.float32, bool))
+"""No soft-capped logits, no bias, no mask; the last two have the strides of any array, so that one compilation serves."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows, the keys that any of them sees, and which keys each row sees (columns of the block)."""
+
+    rows: slice
+    keys: slice
+    begin: Int[np.ndarray, "#batch row"]
+    end: Int[np.ndarray, "#batch row"]
+    mask: Bool[np.ndarray, "#batch #head row key"]
+    """Which keys between begin and end are seen, if not all are; else without rows."""
+    plain: slice
+    """Columns that all rows see, whose share of the channels comes from products of keys."""
+
+    @property
+    def height(self) -> int:
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def width(self) -> int:
+        return int(self.keys.stop - self.keys.start)
+
+
+def blocks(view: AttentionView, skip: int) -> Iterator[Block]:
+    """The rows from `skip` on."""
+    height = HEIGHT if view.keys > 2 * HEIGHT else view.queries
+    for start in range(skip, view.queries, height):
+        yield block_of(view, skip, slice(start, min(start + height, view.queries)))
+
+
+def block_of(view: AttentionView, skip: int, rows: slice) -> Block:
+    """The geometry of these rows, by causality and window or by the mask."""
+    ahead, window = view.keys - view.queries, view.window or view.keys + view.queries
+    at = np.arange(rows.start, rows.stop) + ahead
+    begin, end = np.maximum(at - window + 1, 0), np.minimum(at + window, view.keys)
+    end = np.minimum(end, at + 1) if view.causal else end
+    keys = slice(int(begin[0]), int(end[-1]))
+    begin, end = begin[None] - keys.start, end[None] - keys.start
+    mask, plain = NO_MASK, slice(0, 0)
+    if view.mask is not None:
+        begin, end, mask = _ranges(view.visible(rows)[..., keys])
+    elif view.causal and not ahead and view.bias is None and view.softcap is None:
+        first = max(0, -(-(rows.stop - window - skip) // HEIGHT)) * HEIGHT + skip  # Grams are kept block by block
+        if rows.start - first > view.q.shape[-1]:
+            plain = slice(first - keys.start, rows.start - keys.start)
+    return Block(rows, keys, begin, end, mask, plain)
+
+
+def _ranges(seen: Bool[Tensor, "#batch #head row key"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The keys that every row sees, as a range if they are one in every head; else with the mask."""
+    columns = torch.arange(seen.shape[-1], device=seen.device)
+    first = torch.where(seen, columns, seen.shape[-1]).amin(-1)
+    last = torch.where(seen, columns + 1, 0).amax(-1)
+    count = seen.sum(-1)
+    if seen.shape[1] == 1 and bool((torch.where(count > 0, last - first, 0) == count).all()):
+        first = torch.where(count > 0, first, 0)
+        return first[:, 0].numpy(), (first + count)[:, 0].numpy(), NO_MASK
+    every = np.zeros((1, seen.shape[2]), np.int64)
+    return every, every + seen.shape[-1], _any_strides(seen)
+
+
+class FusedLayer:
+    """The sums of one layer's heads over a batch of texts."""
+
+    def __init__(self, view: AttentionView, skip: int, length: int) -> None:
+        self.view, self.skip, self.length = view, skip, length
+        self.q, k = single(view.q), single(view.k)
+        self.group = view.heads // k.shape[1]
+        self.k, self.shift = k, np.zeros(self.q.shape[:3])
+        if view.softcap is None:
+            mean = k.mean(2, keepdim=True)
+            self.k = k - mean
+            with exact_arithmetic(k):
+                along = self.q.reshape(len(k), k.shape[1], -1, k.shape[-1]) @ mean.mT
+            self.shift = wide(along.reshape(self.q.shape[:3]) * view.scale).numpy()
+        heads, cells, lags = view.heads, min(length, CELLS), 2 * length - 1
+        by_head = view.mask is not None and view.mask.shape[1] > 1  # pairs are counted for the first head alone
+        self.middle = np.zeros(heads) if by_head else self.shift.mean((0, 2))
+        self.sums, self.hits = np.zeros((heads, len(compiled_rows.NAMES))), np.zeros((heads, 2, compiled_rows.PLACES))
+        self.lags, self.cells = np.zeros((heads, 2, lags)), np.zeros((heads, cells, cells))
+        self.lag_count, self.cell_count = np.zeros(lags), np.zeros((cells, cells))
+        self.channels = np.zeros((heads, k.shape[-1]))
+        self.grams = _Grams(self.k, skip)
+        self.sinks = np.zeros(0) if view.sinks is None else wide(view.sinks).numpy()
+        self.buffer = torch.empty(0)
+
+    def state(self) -> State:
+        """The sums, under the names that AttentionStatistics uses."""
+        for block in blocks(self.view, self.skip):
+            self._count(block)
+            kv_heads = self.k.shape[1]
+            few = max(1, TILE // (len(self.q) * self.group * block.height * block.width))
+            for start in range(0, kv_heads, few):
+                self._tile(block, slice(start, min(start + few, kv_heads)))
+        sums = dict(zip(compiled_rows.NAMES, self.sums.T, strict=True))
+        once, twice = self.lags[:, 0, ::-1], self.lags[:, 1, ::-1]
+        count, middle = self.lag_count[::-1], self.middle[:, None]
+        arrays = {
+            **sums,
+            "rows": sums["rows"][0],
+            "lag_sum": once + middle * count,
+            "lag_square": twice + 2 * middle * once + middle**2 * count,
+            "lag_count": count[None],
+            "cell_sum": self.cells + middle[..., None] * self.cell_count,
+            "cell_count": self.cell_count[None],
+            "rho_hits": self.hits[:, 0],
+            "rho_count": self.hits[:, 1],
+            "channel_sum": self.channels,
+        }
+        return {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
+
+    def _cells(self, block: Block) -> tuple[Int[np.ndarray, "row"], Int[np.ndarray, "key"]]:
+        places = torch.arange(self.length)
+        return tuple(cell_of(places[part], self.length).numpy() for part in (block.rows, block.keys))  # type: ignore[return-value]
+
+    def _lag(self, block: Block) -> int:
+        """Where the lag of the block's first row and key lies among the lags, largest first."""
+        return int(self.length - 1 - block.rows.start + block.keys.start)
+
+    def _count(self, block: Block) -> None:
+        """Count the block's pairs; they are the same in all heads."""
+        skipped, cells = max(0, self.skip - block.keys.start), self._cells(block)
+        compiled_rows.add_counts(
+            block.begin, block.end, block.mask, len(self.q), skipped, *cells, self._lag(block), self.lag_count,
+            self.cell_count,
+        )
+
+    def _tile(self, block: Block, kv_heads: slice) -> None:
+        """Add some key heads and the heads that read them."""
+        view, heads = self.view, slice(kv_heads.start * self.group, kv_heads.stop * self.group)
+        q, k = self.q[:, heads, block.rows], self.k[:, kv_heads, block.keys]
+        logits = self._products(q, k)
+        bias, soft = NO_BIAS, NONE
+        if view.bias is not None:
+            added = of_heads(view.bias, heads)[..., block.keys]
+            added = single(added if added.shape[-2] == 1 else added[..., block.rows, :])
+            bias = _any_strides(added.expand(-1, -1, block.height, -1))
+        if view.softcap is not None:
+            capped = soft_capped(logits, view.softcap)
+            soft = (capped if view.bias is None else capped.add_(added)).numpy()
+        if view.bias is not None:
+            logits += added
+        late = self.length - max(1, self.length // 4) - block.rows.start
+        skipped = max(0, self.skip - block.keys.start)
+        tile = (skipped, block.plain.start, block.plain.stop, block.rows.start - block.keys.start, -block.keys.start)
+        places = (*tile, late, self._lag(block))
+        mask = block.mask if block.mask.shape[1] == 1 else block.mask[:, heads]
+        means = np.empty(logits.shape[:3])
+        geometry = (block.begin, block.end, *self._cells(block))
+        of_tile = (self.sums[heads], self.lags[heads], self.cells[heads], self.hits[heads], means)
+        given = (logits.numpy(), soft, mask, bias, self.shift[:, heads, block.rows], self.middle[heads])
+        in_spans(
+            lambda first, last: compiled_rows.add_heads(
+                (first, last), places, geometry, *given, self.sinks[heads], *of_tile
+            ),
+            logits.shape[1],
+        )
+        self._channels(block, q, k, logits, heads, means)
+
+    def _products(
+        self, q: Float[Tensor, "batch head row e"], k: Float[Tensor, "batch kv_head key e"]
+    ) -> Float[Tensor, "batch head row key"]:
+        """scale q.k in a buffer that all tiles share."""
+        batch, kv_heads, keys, e = k.shape
+        count = batch * q.shape[1] * q.shape[2] * keys
+        if self.buffer.numel() < count:
+            self.buffer = torch.empty(count)
+        out = self.buffer[:count].view(batch * kv_heads, -1, keys)
+        left, right = q.reshape(batch * kv_heads, -1, e), k.reshape(batch * kv_heads, keys, e).mT
+        with exact_arithmetic(q):
+            torch.baddbmm(out, left, right, beta=0, alpha=self.view.scale, out=out)
+        return out.view(batch, q.shape[1], q.shape[2], keys)
+
+    def _channels(
+        self,
+        block: Block,
+        q: Float[Tensor, "batch head row e"],
+        k: Float[Tensor, "batch kv_head key e"],
+        centered: Float[Tensor, "batch head row key"],
+        heads: slice,
+        means: Float[np.ndarray, "batch head row"],
+    ) -> None:
+        """Add what every channel contributes to the sum of squares of the centered logits: scale q_c sum_j b_j k_c."""
+        batch, kv_heads, _, e = k.shape
+        flat, q = centered.view(batch * kv_heads, -1, block.width), q.contiguous()
+        edges = [slice(0, block.plain.start), slice(block.plain.stop, block.width)]
+        with exact_arithmetic(k):
+            parts = [flat[..., edge] @ k[:, :, edge].flatten(0, 1) for edge in edges if edge.start < edge.stop]
+        read = sum(parts[1:], parts[0]).mul_(self.view.scale).view(q.shape)
+        given = q.numpy(), read.numpy(), self.channels[heads]
+        in_spans(lambda first, last: compiled_rows.add_channels((first, last), *given), q.shape[1])
+        if block.plain.start < block.plain.stop:
+            first, last = (edge + block.keys.start for edge in (block.plain.start, block.plain.stop))
+            gram, total = self.grams.between(first, last, heads.start // self.group, kv_heads)
+            grouped = q.unflatten(1, (kv_heads, self.group))
+            with exact_arithmetic(q):
+                squares: Tensor = grouped.mT @ grouped
+                along = (torch.from_numpy(means).to(q)[:, :, None] @ q).unflatten(1, (kv_heads, self.group))
+            plain = (wide(squares) * gram[:, :, None]).sum(-1) * self.view.scale**2
+            plain -= wide(along[..., 0, :]) * total[:, :, None] * self.view.scale
+            self.channels[heads] += plain.sum(0).flatten(0, 1).numpy()
+
+
+class _Grams:
+    """Sums of keys and of their outer products, over whole blocks of keys; made when they are first asked for."""
+
+    def __init__(self, k: Float[Tensor, "batch kv_head key e"], skip: int) -> None:
+        self._k, self._skip = k, skip
+
+    @cached_property
+    def _upto(self) -> tuple[Tensor, Tensor]:
+        """Before every block: (block, batch, kv_head, e, e) and (block, batch, kv_head, e), in float64."""
+        whole = (self._k.shape[2] - self._skip) // HEIGHT * HEIGHT
+        parts = self._k[:, :, self._skip : self._skip + whole].unflatten(2, (-1, HEIGHT)).movedim(2, 0)
+        with exact_arithmetic(parts):
+            products = wide(parts.mT @ parts)
+        sums = (products.cumsum(0), wide(parts.sum(-2)).cumsum(0))
+        gram, total = (torch.cat([torch.zeros_like(part[:1]), part]) for part in sums)
+        return gram, total
+
+    def between(self, first: int, last: int, kv_head: int, count: int) -> tuple[Tensor, Tensor]:
+        """Of the keys first .. last of some key heads: (batch, kv_head, e, e) and (batch, kv_head, e)."""
+        at, end = ((edge - self._skip) // HEIGHT for edge in (first, last))
+        gram, total = (part[end] - part[at] for part in self._upto)
+        return gram[:, kv_head : kv_head + count], total[:, kv_head : kv_head + count]
+
+
+def _any_strides(tensor: Tensor) -> np.ndarray:
+    """As an array that numba takes for one with any strides."""
+    array: np.ndarray = tensor.numpy()
+    padded = np.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)[..., ::2]
+    padded[...] = array
+    return padded
