@@ -8,7 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from armillary.anatomy.description import Rotary
-from armillary.observe.precision import wide
+from armillary.machine.compiler import serves
+from armillary.machine.parallel import in_spans
+from armillary.observe.precision import single, wide
 from armillary.observe.rebuild import rotate
 from armillary.observe.view import AttentionView
 from armillary.streams.declaration import Context, Declaration, Option, Reads
@@ -50,6 +52,10 @@ class ChunkNorms:
         rotary, plain = self.rotary[batch.layer], self.plain[batch.layer]
         assert rotary is not None
         assert plain is not None
+        if serves(batch.q):
+            state = self._compiled(batch, rotary, plain)
+            if state is not None:
+                return state
         q, k, v = (wide(part) for part in (batch.q, batch.k, batch.v))
         group = batch.heads // k.shape[1]
         kept = slice(self.skip, None)
@@ -68,6 +74,39 @@ class ChunkNorms:
             state |= _alignment(name, rotary, query, key, batch.scale)
         state |= self._by_row(batch, rotary, plain, q, k)
         return state
+
+    def _compiled(self, view: AttentionView, rotary: Rotary, plain: Rotary) -> State | None:
+        """The same sums from one compiled loop; None if the keys that rows see are not ranges that move forward."""
+        from armillary.streams import compiled_chunks as loops  # imports numba
+        from armillary.streams.fused import block_of
+
+        block = block_of(view, self.skip, slice(self.skip, view.queries))
+        begin = np.maximum(block.begin + block.keys.start, self.skip)
+        end = np.maximum(block.end + block.keys.start, begin)
+        backward = (np.diff(begin) < 0).any() or (np.diff(end) < 0).any()
+        if block.mask.shape[2] or backward or view.queries != view.keys:
+            return None
+        q, k, v = (single(part).contiguous().numpy() for part in (view.q, view.k, view.v))
+        angle = np.arange(view.queries)[:, None] * np.array(plain.frequencies)
+        heads, kv_heads, count = view.heads, k.shape[1], len(rotary.frequencies)
+        sums = np.zeros((heads, len(loops.NAMES) + 1, count))
+        keys, values = np.zeros((kv_heads, count)), np.zeros((kv_heads, count))
+        cosines, rows = np.zeros((heads, 2)), np.zeros(heads)
+        given = (q, k, v, np.cos(angle), np.sin(angle), rotary.layout == "interleaved", self.skip, begin, end)
+        into = (view.scale, sums, keys, values, cosines, rows)
+        in_spans(lambda first, last: loops.add_key_heads((first, last), *given, *into), kv_heads)
+        tokens = q.shape[0] * (view.queries - self.skip)
+        arrays = {
+            "tokens": np.array(float(tokens)),
+            "pairs": np.array(float(tokens - q.shape[0])),
+            **{name: sums[:, index] for index, name in enumerate(loops.NAMES)},
+            "k_norm": keys,
+            "v_norm": values,
+            "self_cosine": cosines[:, 0],
+            "previous_cosine": cosines[:, 1],
+            "other_rows": rows[:, None],
+        }
+        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
     def _by_row(self, view: AttentionView, rotary: Rotary, plain: Rotary, q: Tensor, k: Tensor) -> State:
         """Products with the first and the other visible keys, and the change if each frequency is frozen.
