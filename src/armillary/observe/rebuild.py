@@ -55,9 +55,12 @@ def project(
     matrices: tuple[Float[Tensor, "d e"], ...],
     biases: tuple[Float[Tensor, "e"], ...] | None,
 ) -> Float[Tensor, "batch head token e"]:
-    """x W + b of every head."""
-    projected = x[:, None] @ stack(matrices).to(x.dtype)
-    return projected if biases is None else projected + stack(biases).to(x.dtype)[:, None, :]
+    """x W + b of every head, in one product for all heads."""
+    beside = torch.cat([matrix.to(x.dtype) for matrix in matrices], 1)
+    projected = x.reshape(-1, x.shape[-1]) @ beside
+    if biases is not None:
+        projected += torch.cat([bias.to(x.dtype) for bias in biases])
+    return projected.view(*x.shape[:2], len(matrices), -1).transpose(1, 2)
 
 
 def normalize(

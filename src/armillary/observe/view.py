@@ -75,17 +75,17 @@ class AttentionView:
             output=None,
         )
 
-    def first_sequence(self) -> "AttentionView":
-        """The view of the batch's first sequence alone."""
+    def first_sequences(self, count: int) -> "AttentionView":
+        """The view of the batch's first sequences alone."""
 
         def own(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor[:1]
+            return None if tensor is None else tensor[:count]
 
         return replace(
             self,
-            q=self.q[:1],
-            k=self.k[:1],
-            v=self.v[:1],
+            q=self.q[:count],
+            k=self.k[:count],
+            v=self.v[:count],
             mask=own(self.mask),
             bias=own(self.bias),
             output=own(self.output),
@@ -96,7 +96,7 @@ class AttentionView:
 
     def products(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
         """scale * q.k for these queries, in float32 or better."""
-        return grouped_products(self.q[:, :, rows], self.k) * self.scale
+        return grouped_products(self.q[:, :, rows], self.k).mul_(self.scale)
 
     def logits(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
         """scale * q.k + bias for these queries, without the soft-cap and the mask."""
@@ -120,11 +120,13 @@ class AttentionView:
         """The attention probabilities of these queries; rows that see nothing are zero."""
         seen = self.visible(rows)
         logits = self._with_bias(soft_capped(self.products(rows), self.softcap), rows)
-        logits = logits.masked_fill(~seen, -torch.inf)
+        logits.masked_fill_(~seen, -torch.inf)
         if self.sinks is not None:
             sink = self.sinks.to(logits.dtype)[None, :, None, None].expand(*logits.shape[:-1], 1)
             return torch.cat([logits, sink], -1).softmax(-1)[..., :-1]
-        return logits.softmax(-1).masked_fill(~seen.any(-1, keepdim=True), 0.0)
+        attention = logits.softmax(-1)
+        empty = ~seen.any(-1, keepdim=True)
+        return attention.masked_fill(empty, 0.0) if bool(empty.any()) else attention
 
     def mixed_values(self, rows: slice = slice(None)) -> Float[Tensor, "batch row head ev"]:
         """attention times v: the input of the output projection."""

@@ -50,8 +50,6 @@ class FileKind(StrEnum):
     """The streams of the first shards, merged."""
     SAMPLE = "sample"
     """A shard of the pass over a sample of the text, once the means are known."""
-    NULL = "null"
-    """A shard of the pass with random heads."""
     REPEATS = "repeats"
     """A shard of the pass over repeated random tokens."""
     LAYER = "layer"
@@ -61,7 +59,6 @@ class FileKind(StrEnum):
 PASS_FILES = {
     Pass.FIRST: FileKind.FIRST,
     Pass.SAMPLE: FileKind.SAMPLE,
-    Pass.NULL: FileKind.NULL,
     Pass.REPEATS: FileKind.REPEATS,
 }
 """The file that a shard of each pass leaves; one of the first pass leaves its series too."""

@@ -31,6 +31,7 @@ from armillary.scanning.settings import wanted_of
 from armillary.scanning.tasks import RESULT, MeasureLoss, ReadWeights, ShardWork
 from armillary.streams.collector import Collector, NotFinite
 from armillary.streams.declaration import Pass
+from armillary.streams.registry import declared
 from armillary.streams.wanted import SAMPLED_SEQUENCES
 from armillary.text.loss import Losses, LossSample, loss_sample, losses, predicts_next, summary
 from armillary.text.sequences import Sequences
@@ -126,6 +127,7 @@ class ScanBench:
         self.anatomy = describe(model)
         self._further: FurtherPasses | None = None
         self._ids: Int[Tensor, "batch token"] | None = None
+        self._begun = 0  # the first row of the batch that runs
         parameter = next(model.parameters())
         self.facts = Facts(
             anatomy=replace(self.anatomy, _read_layer=None, _read_matrices=None),
@@ -212,10 +214,17 @@ class ScanBench:
         """Run a shard of a further pass: its streams."""
         assert self._further is not None
         streams = self._further.streams(work.when, self.anatomy)
+        limits = {name: declared(name).sequences for name in streams}
 
         def receive(view: AttentionView) -> None:
-            for stream in streams.values():
-                stream.update(view.layer, replace(view, tokens=self._ids))
+            known = replace(view, tokens=self._ids)
+            for name, stream in streams.items():
+                limit = limits[name]
+                left = len(view.q) if limit is None else limit - work.shard.first - self._begun
+                if left >= len(view.q):
+                    stream.update(view.layer, known)
+                elif left > 0:
+                    stream.update(view.layer, known.first_sequences(left))
 
         with Tap(self.model, receive):
             yield from self._run(work, list(range(len(work.tokens))))
@@ -229,6 +238,7 @@ class ScanBench:
         for start in range(0, len(rows), work.settings["batch"]):
             batch = rows[start : start + work.settings["batch"]]
             self._ids = ids = torch.from_numpy(work.tokens[batch]).to(device)
+            self._begun = start
             try:
                 with torch.no_grad():
                     network(input_ids=ids, **options)

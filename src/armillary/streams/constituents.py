@@ -93,7 +93,7 @@ class ConstituentShares:
         layer, weights = self.anatomy.layers[view.layer], self.anatomy.weights(view.layer)
         positions = torch.arange(view.queries, device=view.x.device)
         q, k = queries_and_keys(layer, weights, wide(view.x[:1]), positions)
-        return replace(view.first_sequence(), q=q, k=k, scale=layer.scale or 1.0)
+        return replace(view.first_sequences(1), q=q, k=k, scale=layer.scale or 1.0)
 
     def _measure_rows(self, parts: "ObservedParts", rebuilt: AttentionView, view: AttentionView, rows: slice) -> State:
         kept = view.visible(rows).clone()

@@ -29,8 +29,6 @@ class Pass(Enum):
     """Over the whole text."""
     SAMPLE = auto()
     """Over a sample of the text, once the means of the first pass are known."""
-    NULL = auto()
-    """Over a few sequences of the text, with random heads in place of the trained ones."""
     REPEATS = auto()
     """Over repeated random tokens."""
 
@@ -96,6 +94,8 @@ class Declaration:
     plain: bool = False
     rotary_layers: bool = False
     """Whether it is updated only at layers with a rotary encoding."""
+    sequences: int | None = None
+    """It is updated with only the first so many sequences of its pass."""
 
     @property
     def group(self) -> str:

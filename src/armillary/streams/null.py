@@ -1,5 +1,6 @@
 """The null model of labels: the same statistics for heads with random weights in place of the trained heads."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.weights import LayerWeights
+from armillary.observe.precision import single
 from armillary.observe.rebuild import queries_and_keys
 from armillary.observe.view import AttentionView
 from armillary.streams.declaration import Context, Declaration, Pass, Reads
@@ -29,17 +31,18 @@ class OfRandomHeads:
         self.dims: dict[str, tuple[str, ...]] = {name: ("draw", *dims) for name, dims in statistic.dims.items()}
 
     def measure(self, batch: AttentionView) -> State:
-        states = [self.statistic.measure(self._random(batch, draw)) for draw in range(self.draws)]
+        states = [self.statistic.measure(view) for view in self._views(batch)]
         return {f"{draw}.{name}": tensor for draw, state in enumerate(states) for name, tensor in state.items()}
 
-    def _random(self, view: AttentionView, draw: int) -> AttentionView:
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + view.layer) * 1_009 + draw)
-        weights = random_weights(self.anatomy.weights(view.layer), generator)
+    def _views(self, view: AttentionView) -> Iterator[AttentionView]:
+        """The view with q and k of random heads, one for every draw."""
+        layer, trained = self.anatomy.layers[view.layer], self.anatomy.weights(view.layer)
         assert view.x is not None
-        x = view.x.to(torch.promote_types(view.x.dtype, torch.float32))
-        positions = torch.arange(view.queries, device=x.device)
-        q, k = queries_and_keys(self.anatomy.layers[view.layer], weights, x, positions)
-        return replace(view, q=q, k=k, output=None)
+        x, positions = single(view.x), torch.arange(view.queries, device=view.x.device)
+        for draw in range(self.draws):
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + view.layer) * 1_009 + draw)
+            q, k = queries_and_keys(layer, random_weights(trained, generator), x, positions)
+            yield replace(view, q=q, k=k, output=None)
 
     def combine(self, a: State, b: State) -> State:
         combined: State = {}
@@ -79,6 +82,10 @@ def random_weights(weights: LayerWeights, generator: torch.Generator) -> LayerWe
 DRAWS = 4
 """Random heads drawn for every trained head."""
 
+READ = 4
+"""Sequences that random heads read. A threshold is set by the spread between draws, which are heads of other weights;
+with more sequences each draw is known better, and the spread hardly changes (docs/design.md)."""
+
 
 def _of_random_heads(masses: Masses | None, context: Context) -> OfRandomHeads | None:
     """None for families without an adapter, whose weights cannot be replaced, and where `masses` does not apply."""
@@ -93,7 +100,8 @@ IN_TEXT = Declaration(
     Reads.ATTENTION,
     lambda context: _of_random_heads(Masses(TEXT, context.skip), context),
     lenses=("labels",),
-    when=Pass.NULL,
+    when=Pass.SAMPLE,
+    sequences=READ,
 )
 IN_REPEATS = Declaration(
     "null.repeat",
@@ -102,4 +110,5 @@ IN_REPEATS = Declaration(
     lambda context: _of_random_heads(repeat_masses(context), context),
     lenses=("labels",),
     when=Pass.REPEATS,
+    sequences=READ,
 )
