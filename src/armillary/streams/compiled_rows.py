@@ -10,8 +10,10 @@
         6 centered   the logits minus the row's mean replace the logits
 
 Sums along a row are float32, sums over rows float64. A head's sums do not depend on how heads are divided over threads.
-Functions take slices and count from 0: numba checks every other index for being negative, which hinders vector units.
-Imported only where numba is. (numba infers the types: row is float32[:], sums float64[:].)
+
+Arrays are flat, and a row is given as where it begins and how long it is, both unsigned: numba counts references for
+every slice, and checks every signed index for being negative, which costs more than the sums of a short row.
+Imported only where numba is. (numba infers the types: rows are float32, sums float64.)
 """
 
 import math
@@ -32,7 +34,7 @@ NAMES = (
 ENTROPY, ENTROPY_NORM, ENTROPY_ROWS, SELF, PREVIOUS, FIRST, SINK, DISTANCE = range(8)
 LEAST, PAIRS, MEAN, M2, M3, M4, SQUARE, BIASED, RHO_KEYS, RHO_ROWS, ROWS = range(8, 19)
 
-f4, f8 = np.float32, np.float64
+f4, f8, u8 = np.float32, np.float64, np.uint64
 ZERO, ONE = f4(0.0), f4(1.0)
 LOG2E = f4(math.log2(math.e))
 LOWEST = f4(-125.0)
@@ -44,28 +46,28 @@ FLUSH = 16
 
 
 @compiled
-def largest(row):
-    top = row[0]
-    for j in range(len(row)):
-        top = larger(top, row[j])
+def largest(row, at, n):
+    top = row[at]
+    for j in range(n):
+        top = larger(top, row[at + j])
     return top
 
 
 @compiled
-def mean_near(row):
+def mean_near(row, at, n):
     """The mean, to float32."""
     total = ZERO
-    for j in range(len(row)):
-        total += row[j]
-    return f4(f8(total) / max(len(row), 1))
+    for j in range(n):
+        total += row[at + j]
+    return f4(f8(total) / max(f8(n), 1.0))
 
 
 @compiled
-def powers_about(row, near):
-    """Sums of the first four powers of row - near."""
+def powers_about(row, at, n, near):
+    """Sums of the first four powers of the numbers minus `near`."""
     first, second, third, fourth = ZERO, ZERO, ZERO, ZERO
-    for j in range(len(row)):
-        off = row[j] - near
+    for j in range(n):
+        off = row[at + j] - near
         square = off * off
         first += off
         second += square
@@ -75,18 +77,18 @@ def powers_about(row, near):
 
 
 @compiled
-def soft_sums(row, top, place, weights):
+def soft_sums(row, at, n, top, place, weights):
     """Sums of w = exp(row - top), of w (row - top), and of w times the distance from column `place`; stores w.
 
     2^x is 2^n 2^f with n a whole number and f from -1/2 to 1/2, where seven terms of the series give seven digits.
     """
     total, gap, distance = ZERO, ZERO, ZERO
-    for j in range(len(row)):
-        off = row[j] - top
+    for j in range(n):
+        off = row[at + j] - top
         x = larger(off * LOG2E, LOWEST)
-        n = rounded(x)
-        f = x - f4(n)
-        w = doubled(ONE + f * (C1 + f * (C2 + f * (C3 + f * (C4 + f * (C5 + f * (C6 + f * C7)))))), n)
+        whole = rounded(x)
+        f = x - f4(whole)
+        w = doubled(ONE + f * (C1 + f * (C2 + f * (C3 + f * (C4 + f * (C5 + f * (C6 + f * C7)))))), whole)
         weights[j] = w
         total += w
         gap += w * off
@@ -95,47 +97,51 @@ def soft_sums(row, top, place, weights):
 
 
 @compiled
-def add_places(row, shift, once, twice, column):
-    """Add the logits to the sums of their lags and columns."""
-    for j in range(len(row)):
-        logit = row[j] + shift
-        once[j] += logit
-        twice[j] += logit * logit
-        column[j] += logit
+def add_places(row, at, n, shift, lags, once, twice, columns, column):
+    """Add the logits to the sums of their lags (from `once`, and squared from `twice` on) and of their columns."""
+    for j in range(n):
+        logit = row[at + j] + shift
+        lags[once + j] += logit
+        lags[twice + j] += logit * logit
+        columns[column + j] += logit
 
 
 @compiled
-def scatter_places(row, keys, shift, once, twice, column):
-    """The same for keys that are not consecutive."""
-    for n in range(len(row)):
-        logit, j = row[n] + shift, keys[n]
-        once[j] += logit
-        twice[j] += logit * logit
-        column[j] += logit
+def scatter_places(row, keys, at, n, shift, lags, once, twice, columns):
+    """The same for keys that are not consecutive; `keys` are their columns."""
+    for j in range(n):
+        logit, key = row[at + j] + shift, keys[at + j]
+        lags[once + key] += logit
+        lags[twice + key] += logit * logit
+        columns[key] += logit
 
 
 @compiled
-def gathered_distance(weights, keys, place):
+def gathered_distance(weights, keys, n, place):
     """The sum of the weights times the distance from column `place`, for keys that are not consecutive."""
     distance = ZERO
-    for n in range(len(weights)):
-        distance += weights[n] * abs(place - f4(keys[n]))
+    for j in range(n):
+        distance += weights[j] * abs(place - f4(keys[j]))
     return f8(distance)
 
 
 @compiled
-def add_hits(row, mean, hits, counts):
-    """Count, by place, the keys whose logit minus the mean lies in [-1, number of keys - 1]."""
-    low, high = f4(mean - 1.0), f4(mean + len(row) - 1.0)
-    before = 0
+def count_between(row, at, n, low, high):
+    count = 0
+    for j in range(n):
+        count += (row[at + j] >= low) & (row[at + j] <= high)
+    return count
+
+
+@compiled
+def add_hits(row, at, n, mean, hits, h):
+    """Count, by place, the keys whose logit minus the mean lies in [-1, n - 1]."""
+    low, high = f4(mean - 1.0), f4(mean + f8(n) - 1.0)
+    before = u8(0)
     for place in range(PLACES):
-        after = ((place + 1) * len(row) + PLACES - 1) // PLACES
-        part = row[before:after]
-        count = 0
-        for j in range(len(part)):
-            count += (part[j] >= low) & (part[j] <= high)
-        hits[place] += count
-        counts[place] += after - before
+        after = (u8(place + 1) * n + u8(PLACES - 1)) // u8(PLACES)
+        hits[h, 0, place] += count_between(row, at + before, after - before, low, high)
+        hits[h, 1, place] += f8(after - before)
         before = after
 
 
@@ -153,232 +159,235 @@ def least_entropy(square, number):
 
 
 @compiled
-def add_moments(sums, n, mean, m2, m3, m4):
+def add_moments(sums, h, n, mean, m2, m3, m4):
     """Join the powers of one row, about its own mean, with those of the rows before (power_sums.combine_moments)."""
-    a, a2, a3 = sums[PAIRS], sums[M2], sums[M3]
-    shift = mean - sums[MEAN]
+    a, a2, a3 = sums[h, PAIRS], sums[h, M2], sums[h, M3]
+    shift = mean - sums[h, MEAN]
     share = shift / (a + n)
     fourth = share**3 * shift * a * n * (a * a - a * n + n * n) + 6.0 * share**2 * (a * a * m2 + n * n * a2)
-    sums[M4] += m4 + fourth + 4.0 * share * (a * m3 - n * a3)
-    sums[M3] += m3 + share**2 * shift * a * n * (a - n) + 3.0 * share * (a * m2 - n * a2)
-    sums[M2] += m2 + share * shift * a * n
-    sums[MEAN] += share * n
-    sums[PAIRS] = a + n
+    sums[h, M4] += m4 + fourth + 4.0 * share * (a * m3 - n * a3)
+    sums[h, M3] += m3 + share**2 * shift * a * n * (a - n) + 3.0 * share * (a * m2 - n * a2)
+    sums[h, M2] += m2 + share * shift * a * n
+    sums[h, MEAN] += share * n
+    sums[h, PAIRS] = a + n
 
 
 @compiled
-def add_logits(row, skipped, shift, late, sums, hits):
-    """Moments and hits of the kept logits, row[skipped:] + shift. Returns the mean of these and the sum of squares of
-    the whole row about its mean, both without `shift`."""
-    kept = row[skipped:]
-    n, near, mean = len(kept), ZERO, 0.0
+def add_logits(row, at, skipped, n, shift, late, sums, hits, h):
+    """Moments and hits of the kept logits, those after `skipped`, plus `shift`. Returns their mean and the sum of
+    squares of the whole row about its mean, both without `shift`."""
+    kept, number = at + skipped, f8(n - skipped)
+    near, mean = ZERO, 0.0
     s1, s2 = 0.0, 0.0
-    if n > 0:
-        near = mean_near(kept)
-        s1, s2, s3, s4 = powers_about(kept, near)
-        d = s1 / n  # the rounding error of `near`
+    if number > 0:
+        near = mean_near(row, kept, n - skipped)
+        s1, s2, s3, s4 = powers_about(row, kept, n - skipped, near)
+        d = s1 / number  # the rounding error of `near`
         mean = f8(near) + d
-        square = max(s2 - n * d * d, 0.0)
-        cube, fourth = s3 - 3 * d * s2 + 2 * n * d**3, s4 - 4 * d * s3 + 6 * d * d * s2 - 3 * n * d**4
-        add_moments(sums, f8(n), mean + shift, square, cube, fourth)
-        sums[SQUARE] += square
+        square = max(s2 - number * d * d, 0.0)
+        cube, fourth = s3 - 3 * d * s2 + 2 * number * d**3, s4 - 4 * d * s3 + 6 * d * d * s2 - 3 * number * d**4
+        add_moments(sums, h, number, mean + shift, square, cube, fourth)
+        sums[h, SQUARE] += square
         if late:
-            add_hits(kept, mean, hits[0], hits[1])
-            sums[RHO_KEYS] += n
-            sums[RHO_ROWS] += 1.0
-    p1, p2, _, _ = powers_about(row[:skipped], near)
-    return mean, s2 + p2 - (s1 + p1) ** 2 / max(len(row), 1)
+            add_hits(row, kept, n - skipped, mean, hits, h)
+            sums[h, RHO_KEYS] += number
+            sums[h, RHO_ROWS] += 1.0
+    p1, p2, _, _ = powers_about(row, at, skipped, near)
+    return mean, s2 + p2 - (s1 + p1) ** 2 / max(f8(n), 1.0)
 
 
 @compiled
-def square_about_mean(row):
+def square_about_mean(row, at, n):
     """The sum of squares about the mean."""
-    first, second, _, _ = powers_about(row, mean_near(row))
-    return second - first * first / max(len(row), 1)
+    first, second, _, _ = powers_about(row, at, n, mean_near(row, at, n))
+    return second - first * first / max(f8(n), 1.0)
 
 
 @compiled
-def add_softmax(sums, number, total, gap, distance, top, near, sinks):
+def add_softmax(sums, h, number, total, gap, distance, top, near, sinks):
     """Entropy, masses and distance of a row; near: weights of its own key, the previous and the first one. A sink is one
     more outcome."""
     own, before, first = near
     if len(sinks) > 0:
-        new = max(top, sinks[0])
-        less, extra = math.exp(top - new), math.exp(sinks[0] - new)
-        gap = less * (gap + (top - new) * total) + extra * (sinks[0] - new)
+        sink = sinks[h]
+        new = max(top, sink)
+        less, extra = math.exp(top - new), math.exp(sink - new)
+        gap = less * (gap + (top - new) * total) + extra * (sink - new)
         total = less * total + extra
         distance, own, before, first = distance * less, own * less, before * less, first * less
-        sums[SINK] += extra / total
+        sums[h, SINK] += extra / total
     entropy = max(math.log(total) - gap / total, 0.0)
-    sums[ENTROPY] += entropy
-    sums[DISTANCE] += distance / total
-    sums[SELF] += own / total
-    sums[PREVIOUS] += before / total
-    sums[FIRST] += first / total
+    sums[h, ENTROPY] += entropy
+    sums[h, DISTANCE] += distance / total
+    sums[h, SELF] += own / total
+    sums[h, PREVIOUS] += before / total
+    sums[h, FIRST] += first / total
     if number > 1:
-        sums[ENTROPY_NORM] += entropy / math.log(number)
-        sums[ENTROPY_ROWS] += 1.0
+        sums[h, ENTROPY_NORM] += entropy / math.log(number)
+        sums[h, ENTROPY_ROWS] += 1.0
 
 
 @compiled
-def at(weights, column):
+def at_column(weights, n, column):
     """The weight at a column; 0 outside."""
-    return f8(weights[column]) if 0 <= column < len(weights) else 0.0
+    return f8(weights[column]) if 0 <= column < n else 0.0
 
 
 @compiled
-def of_key(weights, keys, key):
+def of_key(weights, keys, n, key):
     """The weight of a key; 0 if it is not among the keys."""
-    for n in range(len(keys)):
-        if keys[n] == key:
-            return f8(weights[n])
+    for j in range(n):
+        if keys[j] == key:
+            return f8(weights[j])
     return 0.0
 
 
 @compiled
-def add_range(row, capped, skipped, shift, off, place, late, lags, column, weights, sink, sums, hits):
-    """Add a row of consecutive visible keys; `place` is (column of its own key, column of the text's first key). Returns
-    the mean of the kept logits."""
-    add_places(row[skipped:], off, lags[0, skipped:], lags[1, skipped:], column[skipped:])
-    mean, square = add_logits(row, skipped, shift, late, sums, hits)
-    soft = row
-    if len(capped) > 0:
-        soft = capped
-        square = square_about_mean(soft)
-    if len(row) > 0:
-        sums[LEAST] += least_entropy(square, f8(len(row)))
-        top = largest(soft)
-        total, gap, distance = soft_sums(soft, top, f4(place[0]), weights)
-        near = (at(weights[: len(row)], place[0]), at(weights[: len(row)], place[0] - 1), at(weights[: len(row)], place[1]))
-        add_softmax(sums, len(row), total, gap, distance, f8(top) + shift, near, sink)
-    return mean
+def add_attention(row, at, n, square, shift, own, first, keys, masked, weights, sinks, sums, h):
+    """Entropies, masses and distance of a row; own, first: columns of its own key and of the text's first. Under a mask
+    `keys` are the columns of the row's logits."""
+    if n == 0:
+        return
+    sums[h, LEAST] += least_entropy(square, f8(n))
+    top = largest(row, at, n)
+    total, gap, distance = soft_sums(row, at, n, top, f4(own), weights)
+    if masked:
+        distance = gathered_distance(weights, keys, n, f4(own))
+        near = (of_key(weights, keys, n, own), of_key(weights, keys, n, own - 1), of_key(weights, keys, n, first))
+    else:
+        near = (at_column(weights, n, own), at_column(weights, n, own - 1), at_column(weights, n, first))
+    add_softmax(sums, h, f8(n), total, gap, distance, f8(top) + shift, near, sinks)
 
 
 @compiled
-def gather(row, seen, values, keys):
+def gather(row, at, width, seen, b, h, i, values, keys):
     """Copy what is seen of a row to `values`, with its columns to `keys`; return how many there are."""
     count = 0
-    for j in range(len(row)):
-        if seen[j]:
-            values[count] = row[j]
+    for j in range(width):
+        if seen[b, h, i, j]:
+            values[count] = row[at + j]
             keys[count] = j
             count += 1
-    return count
+    return u8(count)
 
 
 @compiled
-def add_gathered(row, capped, keys, skipped, shift, off, place, late, lags, column, weights, sink, sums, hits):
-    """The same for visible keys that are not consecutive; `keys` are their columns."""
-    scatter_places(row[skipped:], keys[skipped:], off, lags[0], lags[1], column)
-    mean, square = add_logits(row, skipped, shift, late, sums, hits)
-    soft = row
-    if len(capped) > 0:
-        soft = capped
-        square = square_about_mean(soft)
-    if len(row) > 0:
-        sums[LEAST] += least_entropy(square, f8(len(row)))
-        top = largest(soft)
-        total, gap, _ = soft_sums(soft, top, ZERO, weights)
-        distance = gathered_distance(weights[: len(row)], keys, f4(place[0]))
-        near = (of_key(weights, keys, place[0]), of_key(weights, keys, place[0] - 1), of_key(weights, keys, place[1]))
-        add_softmax(sums, len(row), total, gap, distance, f8(top) + shift, near, sink)
-    return mean
-
-
-@compiled
-def center(row, first, last, mean, begin, end):
+def center(row, at, first, last, mean, begin, end):
     """In columns begin to end: the logits from first to last minus their mean, and zero elsewhere."""
-    row[begin : max(begin, min(first, end))] = ZERO
-    part = row[max(first, begin) : max(first, begin, min(last, end))]
-    for j in range(len(part)):
-        part[j] -= mean
-    row[max(last, begin) : end] = ZERO
+    for j in range(begin, min(first, end)):
+        row[at + j] = ZERO
+    start, stop = max(first, begin), min(last, end)
+    if start < stop:
+        for j in range(stop - start):
+            row[at + start + j] -= mean
+    for j in range(max(last, begin), end):
+        row[at + j] = ZERO
 
 
 @compiled
-def center_gathered(row, values, keys, mean):
+def center_gathered(row, at, width, values, keys, begin, end, mean):
     """The same for all columns of a row under a mask."""
-    row[:] = ZERO
-    for n in range(len(values)):
-        row[keys[n]] = values[n] - mean
+    for j in range(width):
+        row[at + j] = ZERO
+    for n in range(begin, end):
+        row[at + keys[n]] = values[n] - mean
 
 
 @compiled
-def flush(buffer, into):
+def flush(buffer, at, n, into, to):
     """Add float32 sums to float64 ones and set them to zero."""
-    for j in range(len(buffer)):
-        into[j] += f8(buffer[j])
-        buffer[j] = ZERO
+    for j in range(n):
+        into[to + j] += f8(buffer[at + j])
+        buffer[at + j] = ZERO
 
 
 @compiled
-def flush_cells(column, cells, into):
+def flush_cells(column, width, cells, into, to):
     """Add sums by column to the cells of the columns, and set them to zero."""
-    for j in range(len(column)):
-        into[cells[j]] += f8(column[j])
+    for j in range(width):
+        into[to + cells[j]] += f8(column[j])
         column[j] = ZERO
 
 
 @compiled
-def dot(row, other):
-    total = 0.0
-    for j in range(len(row)):
-        total += f8(row[j]) * f8(other[j])
-    return total
-
-
-@compiled
-def add_row(i, tile, begin, end, logits, soft, seen, shift, middle, sink, sums, hits, buffers):
-    """Add row i of a head and text, and replace it by its centered logits; returns the mean of the kept ones."""
-    skipped, plain, plain_end, own, first, late, lag = tile
+def add_masked_row(flat, at, width, where, tile, soft, seen, shift, off, lag, sinks, sums, hits, buffers):
+    """Add a row under a mask; where: text, head and row, the text and head of the mask. Returns the mean."""
+    b, h, i = where
+    skipped, own, first, late = tile[0], np.int64(tile[3]) + i, tile[4], i >= tile[5]
     lags, column, weights, values, soft_values, keys = buffers
-    row, off = logits[i], f4(shift[i] - middle)
-    start, stop = begin[i], end[i]
-    if len(seen) > 0:
-        count = gather(row, seen[i], values, keys)
-        left_out = 0
-        while left_out < count and keys[left_out] < skipped:
-            left_out += 1
-        capped = soft_values[:0]
-        if len(soft) > 0:
-            gather(soft[i], seen[i], soft_values, keys)
-            capped = soft_values[:count]
-        mean = add_gathered(
-            values[:count], capped, keys[:count], left_out, shift[i], off, (own + i, first), i >= late,
-            lags[:, lag - i : lag - i + len(row)], column, weights, sink, sums, hits,
-        )  # fmt: skip
-        center_gathered(row, values[left_out:count], keys[left_out:count], f4(mean))
-        return mean
-    capped = soft_values[:0]
+    of_text, of_head = min(b, seen.shape[0] - 1), min(h, seen.shape[1] - 1)
+    n = gather(flat, at, width, seen, of_text, of_head, i, values, keys)
+    left_out = u8(0)
+    while left_out < n and keys[left_out] < skipped:
+        left_out += u8(1)
+    scatter_places(values, keys, left_out, n - left_out, off, lags, lag, lag + u8(len(lags) // 2), column)
+    mean, square = add_logits(values, u8(0), left_out, n, shift, late, sums, hits, h)
     if len(soft) > 0:
-        capped = soft[i, start:stop]
-    kept = min(max(start, skipped), stop)
-    mean = add_range(
-        row[start:stop], capped, kept - start, shift[i], off, (own + i - start, first - start), i >= late,
-        lags[:, lag - i + start : lag - i + stop], column[start:stop], weights, sink, sums, hits,
-    )  # fmt: skip
-    center(row, kept, stop, f4(mean), 0, plain)
-    center(row, kept, stop, f4(mean), plain_end, len(row))
+        gather(soft, at, width, seen, of_text, of_head, i, soft_values, keys)
+        square = square_about_mean(soft_values, u8(0), n)
+        add_attention(soft_values, u8(0), n, square, shift, own, first, keys, True, weights, sinks, sums, h)
+    else:
+        add_attention(values, u8(0), n, square, shift, own, first, keys, True, weights, sinks, sums, h)
+    center_gathered(flat, at, width, values, keys, left_out, n, f4(mean))
     return mean
 
 
 @compiled
-def add_rows(tile, geometry, logits, soft, seen, bias, shift, middle, sink, sums, lags, cells, hits, means, buffers):
-    """Add one head's rows of one text."""
+def add_row(flat, at, width, start, stop, where, tile, soft, shift, off, lag, sinks, sums, hits, buffers):
+    """Add a row that sees the columns start to stop. Returns the mean of the kept logits."""
+    _, h, i = where
+    late = i >= tile[5]
+    lags, column, weights, _, _, keys = buffers
+    kept = min(max(start, u8(tile[0])), stop)
+    once = lag + kept
+    add_places(flat, at + kept, stop - kept, off, lags, once, once + u8(len(lags) // 2), column, kept)
+    mean, square = add_logits(flat, at + start, kept - start, stop - start, shift, late, sums, hits, h)
+    own, first = np.int64(tile[3]) + i - np.int64(start), tile[4] - np.int64(start)
+    if len(soft) > 0:
+        square = square_about_mean(soft, at + start, stop - start)
+        add_attention(soft, at + start, stop - start, square, shift, own, first, keys, False, weights, sinks, sums, h)
+    else:
+        add_attention(flat, at + start, stop - start, square, shift, own, first, keys, False, weights, sinks, sums, h)
+    center(flat, at, kept, stop, f4(mean), u8(0), u8(tile[1]))
+    center(flat, at, kept, stop, f4(mean), u8(tile[2]), width)
+    return mean
+
+
+@compiled
+def add_rows(flat, shape, where, tile, geometry, soft, seen, bias, shift, middle, sinks, sums, lags, cells, hits, means, buffers):
+    """Add the rows of one head and text."""
+    b, h = where
+    rows, width = shape[2], u8(shape[3])
     begin, end, row_cell, key_cell = geometry
-    lag_buffer, column = buffers[0], buffers[1]
-    rows, width, lag = logits.shape[0], logits.shape[1], tile[6]
+    of_text, count = min(b, len(begin) - 1), u8(lags.shape[2])
+    flat_lags, flat_cells = lags.reshape(-1), cells.reshape(-1)
     for i in range(rows):
-        means[i] = add_row(i, tile, begin, end, logits, soft, seen, shift, middle, sink, sums, hits, buffers)
-        sums[ROWS] += 1.0
-        if len(bias) > 0:
-            sums[BIASED] += dot(logits[i], bias[i])
+        at, lag = u8((b * shape[1] + h) * rows + i) * width, u8(tile[6] - i)
+        here, off = (b, h, i), f4(shift[b, h, i] - middle[h])
+        if seen.shape[2] > 0:
+            mean = add_masked_row(
+                flat, at, width, here, tile, soft, seen, shift[b, h, i], off, lag, sinks, sums, hits, buffers
+            )
+        else:
+            start, stop = u8(begin[of_text, i]), u8(end[of_text, i])
+            mean = add_row(
+                flat, at, width, start, stop, here, tile, soft, shift[b, h, i], off, lag, sinks, sums, hits, buffers
+            )
+        means[b, h, i] = mean
+        sums[h, ROWS] += 1.0
+        if bias.shape[2] > 0:
+            total = 0.0
+            for j in range(width):
+                added = bias[min(b, bias.shape[0] - 1), min(h, bias.shape[1] - 1), i, j]
+                total += f8(flat[at + j]) * f8(added)
+            sums[h, BIASED] += total
         if i % FLUSH == FLUSH - 1 or i == rows - 1:
-            low, high = lag - i, lag - i + width + FLUSH
-            flush(lag_buffer[0, low:high], lags[0, low:high])
-            flush(lag_buffer[1, low:high], lags[1, low:high])
+            span = min(width + u8(FLUSH), count - lag)
+            flush(buffers[0], lag, span, flat_lags, u8(h) * u8(2) * count + lag)
+            flush(buffers[0], count + lag, span, flat_lags, u8(h) * u8(2) * count + count + lag)
         if i == rows - 1 or row_cell[i + 1] != row_cell[i]:
-            flush_cells(column, key_cell, cells[row_cell[i]])
+            to = u8(h * cells.shape[1] + row_cell[i]) * u8(cells.shape[2])
+            flush_cells(buffers[1], width, key_cell, flat_cells, to)
 
 
 @compiled
@@ -388,23 +397,20 @@ def add_heads(heads, tile, geometry, logits, soft, seen, bias, shift, middle, si
     tile: number of skipped columns; begin and end of the columns that need no centered logits; columns of the first
     row's own key and of the text's first key; the first late row; the place of the first row and column among the lags.
     geometry: begin and end of the keys that each row of a text sees; cells of rows and columns. `soft` (the logits after
-    the soft-cap), `seen` and `bias` have no rows where there are none; axes of texts and heads have size 1 where all are
-    the same. Logits are `logits` + shift; sums by place are of logits - middle.
+    the soft-cap, flat), `seen` and `bias` are empty where there are none; axes of texts and heads have size 1 where all
+    are the same. Logits are `logits` + shift; sums by place are of logits - middle.
     """
-    begin, end, row_cell, key_cell = geometry
     width = logits.shape[3]
-    keys = np.empty(width, np.int64)
-    values = np.empty((3, width), f4)
-    buffers = (np.zeros((2, lags.shape[2]), f4), np.zeros(width, f4), values[0], values[1], values[2], keys)
+    buffers = (
+        *(np.zeros(2 * lags.shape[2], f4), np.zeros(width, f4)),
+        *(np.empty(width, f4), np.empty(width, f4), np.empty(width, f4), np.empty(width, np.uint64)),
+    )
+    flat = logits.reshape(-1)
     for h in range(heads[0], heads[1]):
         for b in range(logits.shape[0]):
-            ranges = (begin[min(b, len(begin) - 1)], end[min(b, len(end) - 1)], row_cell, key_cell)
-            capped = soft[min(b, soft.shape[0] - 1), min(h, soft.shape[1] - 1)]
-            mask = seen[min(b, seen.shape[0] - 1), min(h, seen.shape[1] - 1)]
-            added = bias[min(b, bias.shape[0] - 1), min(h, bias.shape[1] - 1)]
             add_rows(
-                tile, ranges, logits[b, h], capped, mask, added, shift[b, h], middle[h], sinks[h : h + 1], sums[h],
-                lags[h], cells[h], hits[h], means[b, h], buffers,
+                flat, logits.shape, (b, h), tile, geometry, soft, seen, bias, shift, middle, sinks, sums, lags, cells,
+                hits, means, buffers,
             )  # fmt: skip
 
 
@@ -416,23 +422,30 @@ def add_counts(begin, end, seen, texts, skipped, row_cell, key_cell, lag, lags, 
     for b in range(different):
         of_text = min(b, len(begin) - 1)
         for i in range(begin.shape[1]):
-            row = cells[row_cell[i]]
-            for j in range(max(begin[of_text, i], skipped), end[of_text, i]):
-                if seen.shape[2] == 0 or seen[min(b, seen.shape[0] - 1), 0, i, j]:
-                    lags[lag - i + j] += alike
-                    row[key_cell[j]] += alike
+            first, last = u8(max(begin[of_text, i], skipped)), u8(end[of_text, i])
+            cell = row_cell[i]
+            if seen.shape[2] > 0:
+                for j in range(first, last):
+                    if seen[min(b, seen.shape[0] - 1), 0, i, j]:
+                        lags[u8(lag - i) + j] += alike
+                        cells[cell, key_cell[j]] += alike
+            elif first < last:
+                for j in range(last - first):
+                    lags[u8(lag - i) + first + j] += alike
+                for j in range(last - first):
+                    cells[cell, key_cell[first + j]] += alike
 
 
 @compiled
 def add_channels(heads, q, read, into):
     """Add sums over texts and rows of q * read: (text, head, row, channel) to (head, channel)."""
-    texts, _, rows, width = q.shape
-    part = np.zeros(width, f4)
+    texts, count, rows, width = q.shape
+    part, left, right, total = np.zeros(width, f4), q.reshape(-1), read.reshape(-1), into.reshape(-1)
     for h in range(heads[0], heads[1]):
         for b in range(texts):
             for i in range(rows):
-                left, right = q[b, h, i], read[b, h, i]
-                for c in range(len(part)):
-                    part[c] += left[c] * right[c]
+                at = u8((b * count + h) * rows + i) * u8(width)
+                for c in range(u8(width)):
+                    part[c] += left[at + c] * right[at + c]
                 if i % FLUSH == FLUSH - 1 or i == rows - 1:
-                    flush(part, into[h])
+                    flush(part, u8(0), u8(width), total, u8(h * width))

@@ -28,7 +28,7 @@ HEIGHT = 128
 TILE = 1 << 20
 """About this many logits are computed at once."""
 
-NONE = np.zeros((1, 1, 0, 0), np.float32)
+NONE = np.zeros(0, np.float32)
 NO_BIAS, NO_MASK = (np.zeros((1, 1, 0, 2), kind)[..., ::2] for kind in (np.float32, bool))
 """No soft-capped logits, no bias, no mask; the last two have the strides of any array, so that one compilation serves."""
 
@@ -171,7 +171,7 @@ class FusedLayer:
             bias = _any_strides(added.expand(-1, -1, block.height, -1))
         if view.softcap is not None:
             capped = soft_capped(logits, view.softcap)
-            soft = (capped if view.bias is None else capped.add_(added)).numpy()
+            soft = (capped if view.bias is None else capped.add_(added)).flatten().numpy()
         if view.bias is not None:
             logits += added
         late = self.length - max(1, self.length // 4) - block.rows.start
@@ -217,7 +217,8 @@ class FusedLayer:
         """Add what every channel contributes to the sum of squares of the centered logits: scale q_c sum_j b_j k_c."""
         batch, kv_heads, _, e = k.shape
         flat, q = centered.view(batch * kv_heads, -1, block.width), q.contiguous()
-        edges = [slice(0, block.plain.start), slice(block.plain.stop, block.width)]
+        skipped = min(max(0, self.skip - block.keys.start), block.width - 1)
+        edges = [slice(skipped, block.plain.start), slice(max(skipped, block.plain.stop), block.width)]
         with exact_arithmetic(k):
             parts = [flat[..., edge] @ k[:, :, edge].flatten(0, 1) for edge in edges if edge.start < edge.stop]
         read = sum(parts[1:], parts[0]).mul_(self.view.scale).view(q.shape)

@@ -4,6 +4,8 @@ Two-pass inside a batch, then combined by the formulas for merging means and sca
 beside a large mean. Vectors are float32 (float64 if the model is), a few at a time; sums are float64.
 """
 
+import itertools
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -75,7 +77,7 @@ class Covariance:
         x = single(batch[:, self.skip :]).flatten(0, 1)
         mean = mean_of(x)
         count = torch.tensor(float(len(x)), dtype=torch.float64, device=mean.device)
-        return {"tokens": count, "mean": mean, "scatter": scatter_of(x, x, mean, mean)}
+        return {"tokens": count, "mean": mean, "upper": upper_scatter(x, mean)}
 
     def combine(self, a: State, b: State) -> State:
         n, m = a["tokens"], b["tokens"]
@@ -83,11 +85,13 @@ class Covariance:
         return {
             "tokens": n + m,
             "mean": a["mean"] + shift * (m / (n + m)),
-            "scatter": a["scatter"] + b["scatter"] + torch.outer(shift, shift) * (n * m / (n + m)),
+            "upper": (a["upper"] + b["upper"]).addr_(shift * (n * m / (n + m)), shift),
         }
 
     def finish(self, state: State) -> dict[str, Tensor]:
-        return {"tokens": state["tokens"], "mean": state["mean"], "covariance": state["scatter"] / state["tokens"]}
+        upper = state["upper"].triu() / state["tokens"]
+        covariance = upper + upper.triu(1).T
+        return {"tokens": state["tokens"], "mean": state["mean"], "covariance": covariance}
 
 
 class LaggedCovariance:
@@ -152,8 +156,11 @@ class LaggedCovariance:
         return {**{name: state[name] for name in ("pairs", "earlier", "later")}, **covariances}
 
 
-TOGETHER = 256
+TOGETHER = 1024
 """Products of this many tokens are summed in float32 before they are added in float64."""
+
+STRIPES = 4
+"""A symmetric matrix is computed in so many stripes of rows, each from its diagonal on: 5/8 of all products."""
 
 
 def positions_together(batch: Float[Tensor, "sequence position width"]) -> int:
@@ -184,6 +191,20 @@ def scatter_of(
             rows = slice(start, start + TOGETHER)
             total += wide((x[rows] - near_x).T @ (y[rows] - near_y))
     return total.addr_(x_mean - wide(near_x), y_mean - wide(near_y), alpha=-len(x))
+
+
+def upper_scatter(x: Float[Tensor, "n width"], mean: Float[Tensor, "width"]) -> Float[Tensor, "width width"]:
+    """sum (x - mean)(x - mean)', as `scatter_of`, on and above the diagonal; below it, what the stripes happen to hold."""
+    near, width = mean.to(x), x.shape[1]
+    total = torch.zeros(width, width, dtype=torch.float64, device=mean.device)
+    edges = [width * stripe // STRIPES for stripe in range(STRIPES + 1)]
+    with exact_arithmetic(x):
+        for part in x.split(TOGETHER):
+            off = part - near
+            for first, last in itertools.pairwise(edges):
+                total[first:last, first:] += off[:, first:last].T @ off[:, first:]
+    rounding = mean - wide(near)
+    return total.addr_(rounding, rounding, alpha=-len(x))
 
 
 POSITIONS = Option(
