@@ -16,7 +16,6 @@ from armillary.observe.view import AttentionView
 from armillary.scanning.folder import from_tensors, to_tensors
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.by_place import diagonal_sums
-from armillary.streams.causal import CausalBlock
 from armillary.streams.chunks import ChunkNorms
 from armillary.streams.moments import Covariance, LaggedCovariance, PositionMoments
 from armillary.streams.similarity import TokenSimilarity
@@ -202,9 +201,8 @@ def test_attention_statistics(case: tuple[AttentionView, list[AttentionView], in
 
 
 @pytest.mark.parametrize(("spread", "length"), [(1.0, 256), (6.0, 256), (6.0, 640)])
-def test_single_precision_tiles_keep_seven_digits(spread: float, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_precision_tiles_keep_seven_digits(spread: float, length: int) -> None:
     """Against the same statistic in float64, of queries and keys with a mean, as trained heads have."""
-    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 400)
     torch.manual_seed(0)
     q, k = (spread**0.5 * torch.randn(4, 6, length, 32) + torch.randn(1, 6, 1, 32) for _ in range(2))
     views = [AttentionView(q.to(kind), k.to(kind), k.to(kind), 32**-0.5, causal=True) for kind in DTYPES[1::-1]]
@@ -227,66 +225,8 @@ def test_single_precision_tiles_keep_seven_digits(spread: float, length: int, mo
     torch.testing.assert_close(ours["channel_share"].sum(-1), torch.ones(6, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("window", [None, 25, 40, 100])
-@pytest.mark.parametrize(("skip", "batch", "masked"), [(0, 1, False), (1, 2, True), (5, 1, True), (0, 2, False)])
-def test_plain_causal_rows_equal_masked_ones(
-    window: int | None, skip: int, batch: int, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The path for plain causal rows, with masks only near the diagonal, against the one that masks every pair."""
-    from armillary.streams import attention
-
-    torch.manual_seed(0)
-    q, k = torch.randn(batch, 6, 64, 4, dtype=torch.float64), 3 + torch.randn(batch, 2, 64, 4, dtype=torch.float64)
-    view = AttentionView(q, k, k, 0.5, causal=True, window=window, sinks=torch.randn(6))
-    if masked:  # a mask that says what `causal` says
-        view = replace(view, mask=view.visible())
-    taken: list[Any] = []
-    plain = CausalBlock
-    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 0)
-
-    def noted(*given: Any) -> CausalBlock:
-        taken.append(given)
-        return plain(*given)
-
-    monkeypatch.setattr(attention, "CausalBlock", noted)
-    monkeypatch.setattr("armillary.streams.tiles.ROWS", 5)
-    monkeypatch.setattr("armillary.streams.workspace.TILE", 2 * 64 * 5)
-    monkeypatch.setattr("armillary.streams.tiles.TILE", 2 * 64 * 5)
-    statistic = AttentionStatistics(skip, 64)
-    found = statistic.finish(statistic.measure(view))
-    assert len(taken) >= 6
-    monkeypatch.setattr(attention, "plain_keys", lambda *_: None)
-    for name, expected in statistic.finish(statistic.measure(view)).items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-9, atol=1e-11, equal_nan=True)
-
-
-def test_rows_that_padding_bias_or_caps_change_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from armillary.streams.causal_geometry import plain_keys
-
-    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 0)
-    monkeypatch.setattr("armillary.streams.tiles.ROWS", 4)
-    monkeypatch.setattr("armillary.streams.tiles.TILE", 4 * 40)
-    q = torch.randn(2, 1, 40, 4)
-    plain = AttentionView(q, q, q, 0.5, causal=True)
-    hidden = plain.visible().expand(2, 1, 40, 40).clone()
-    hidden[1, :, :, 3] = False  # padding, in one text
-    others = [
-        replace(plain, mask=hidden),
-        replace(plain, bias=torch.zeros(1, 1, 1, 40)),
-        replace(plain, softcap=5.0),
-        replace(plain, causal=False),
-        replace(plain, q=q[:, :, 10:]),
-    ]
-    *_, last = row_blocks(plain, 1)
-    assert plain_keys(last, 1) == slice(1, 37)
-    for view in others:
-        *_, last = row_blocks(view, 1)
-        assert plain_keys(last, 1) is None
-
-
-def test_logits_of_hundreds_do_not_underflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_of_hundreds_do_not_underflow() -> None:
     """exp underflows for most weights, and all results stay finite."""
-    monkeypatch.setattr("armillary.streams.causal_geometry.SHORT", 0)
     torch.manual_seed(0)
     q, k = torch.randn(1, 2, 256, 8), torch.randn(1, 2, 256, 8)
     views = [AttentionView(q.to(kind), k.to(kind), k.to(kind), 60.0, causal=True) for kind in DTYPES[1::-1]]

@@ -4,6 +4,7 @@ Compiled code is cached on disk by numba, beside the package or, if that cannot 
 """
 
 import inspect
+import threading
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -13,6 +14,11 @@ import torch
 from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+SOON = 1.0
+"""Loading compiled loops takes a second at most; after this many seconds they are being compiled."""
+
+SLOWER = "so attention statistics are computed by torch, which takes several times as long"
 
 
 def compiled(function: F) -> F:
@@ -26,18 +32,45 @@ def compiled(function: F) -> F:
     return njit(nogil=True, fastmath=True, cache=True, error_model="numpy")(plain)  # type: ignore[no-any-return]
 
 
+_failures: list[str] = []
+
+
 @cache
-def trouble() -> str:
-    """Why nothing can be compiled here, as a sentence; empty if it can."""
+def _missing() -> str:
     try:
         import_module("numba")
     except ImportError:
-        return "numba is not installed, so attention statistics are computed by torch, which takes longer"
+        return f"numba is not installed, {SLOWER} (pip install numba)"
     except Exception as error:  # a numba that does not fit its numpy fails in many ways
-        return f"numba does not work here ({error}), so attention statistics are computed by torch, which takes longer"
+        return f"numba does not work here ({error}), {SLOWER}"
     return ""
+
+
+def trouble() -> str:
+    """Why nothing can be compiled here, as a sentence; empty if it can."""
+    return _failures[0] if _failures else _missing()
 
 
 def serves(tensor: Tensor) -> bool:
     """Whether compiled loops apply to a computation on this tensor: on the CPU, in float32 or less, where numba works."""
     return tensor.device.type == "cpu" and tensor.dtype != torch.float64 and not trouble()
+
+
+def warm_up(work: Callable[[], object], note: Callable[[str], None]) -> None:
+    """Run `work`, which calls compiled loops, so that they are compiled or loaded; with a note if that takes a while.
+
+    If it fails, loops are not used in this process, and the note says so.
+    """
+    if not trouble():
+        soon = threading.Timer(SOON, note, ["compiling the inner loops (once, for about ten seconds)"])
+        soon.daemon = True
+        soon.start()
+        try:
+            work()
+        except Exception as error:
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            _failures.append(f"numba cannot compile the inner loops here ({words[0][:120]}), {SLOWER}")
+        finally:
+            soon.cancel()
+    if trouble():
+        note(trouble())

@@ -4,7 +4,7 @@ import json
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,11 @@ def write(record: Record, path: Path) -> None:
 def versions() -> dict[str, str]:
     """The versions of the packages that results depend on."""
     names = ("armillary", "torch", "transformers", "safetensors", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    try:
+        numba = version("numba")
+    except PackageNotFoundError:
+        numba = "not installed"
+    return {"python": platform.python_version(), **{name: version(name) for name in names}, "numba": numba}
 
 
 def devices() -> dict[str, Any]:

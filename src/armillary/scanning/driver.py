@@ -39,6 +39,7 @@ from armillary.scanning.spectra import groups_from_weights
 from armillary.scanning.tasks import ShardWork
 from armillary.scanning.writing import write_atlas
 from armillary.streams.declaration import Pass
+from armillary.streams.loops import compile_loops
 from armillary.streams.stream import Stream
 from armillary.text import loss as text_loss
 from armillary.text.sequences import Sequences
@@ -82,6 +83,8 @@ class Run:
                 return
             for index, other in (adopted or {}).items():
                 place.adopt(FIRST_FILES, index, other)
+            if self.facts.device == "cpu":
+                compile_loops(self.progress.note)  # workers load what is compiled here
             if self.part is not None:
                 self._run_part(place, shards)
                 return

@@ -49,6 +49,8 @@ class Facts:
     families: tuple[str, ...]
     readable: bool
     parameters: int
+    device: str
+    """The kind of device of the model's first weights."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class ScanBench:
             families=known_families(),
             readable=self.anatomy._read_layer is not None,
             parameters=multiplied(model),
+            device=input_device(model).type,
         )
 
     def share(self, data: bytes) -> None:

@@ -52,7 +52,7 @@ class ScanSettings(TypedDict, total=False):
     when_nan: Annotated[
         Literal["stop", "skip"], Parameter("stop", "When a sequence gives NaN or infinity: stop, or skip it.")
     ]
-    second_pass: Annotated[int, Parameter(64, "Sequences that run again for constituents and patterns.", 1)]
+    second_pass: Annotated[int, Parameter(16, "Sequences that run again for constituents and patterns.", 1)]
 
 
 class WorkOptions(TypedDict, total=False):

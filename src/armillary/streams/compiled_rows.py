@@ -97,22 +97,34 @@ def soft_sums(row, at, n, top, place, weights):
 
 
 @compiled
-def add_places(row, at, n, shift, lags, once, twice, columns, column):
-    """Add the logits to the sums of their lags (from `once`, and squared from `twice` on) and of their columns."""
-    for j in range(n):
-        logit = row[at + j] + shift
-        lags[once + j] += logit
-        lags[twice + j] += logit * logit
-        columns[column + j] += logit
+def add_places(row, at, n, shift, near, lags, once, twice, columns, column):
+    """Add the logits to the sums of their lags (from `once`, and squared from `twice` on) and of their columns.
+
+    near: what logits of each lag are near to, which is taken from them first; or nothing.
+    """
+    if len(near) > 0:
+        for j in range(n):
+            logit = row[at + j] + shift
+            off = logit - near[once + j]
+            lags[once + j] += off
+            lags[twice + j] += off * off
+            columns[column + j] += logit
+    else:
+        for j in range(n):
+            logit = row[at + j] + shift
+            lags[once + j] += logit
+            lags[twice + j] += logit * logit
+            columns[column + j] += logit
 
 
 @compiled
-def scatter_places(row, keys, at, n, shift, lags, once, twice, columns):
+def scatter_places(row, keys, at, n, shift, near, lags, once, twice, columns):
     """The same for keys that are not consecutive; `keys` are their columns."""
     for j in range(n):
         logit, key = row[at + j] + shift, keys[at + j]
-        lags[once + key] += logit
-        lags[twice + key] += logit * logit
+        off = logit - near[once + key] if len(near) > 0 else logit
+        lags[once + key] += off
+        lags[twice + key] += off * off
         columns[key] += logit
 
 
@@ -314,13 +326,13 @@ def add_masked_row(flat, at, width, where, tile, soft, seen, shift, off, lag, si
     """Add a row under a mask; where: text, head and row, the text and head of the mask. Returns the mean."""
     b, h, i = where
     skipped, own, first, late = tile[0], np.int64(tile[3]) + i, tile[4], i >= tile[5]
-    lags, column, weights, values, soft_values, keys = buffers
+    lags, column, weights, values, soft_values, keys, near = buffers
     of_text, of_head = min(b, seen.shape[0] - 1), min(h, seen.shape[1] - 1)
     n = gather(flat, at, width, seen, of_text, of_head, i, values, keys)
     left_out = u8(0)
     while left_out < n and keys[left_out] < skipped:
         left_out += u8(1)
-    scatter_places(values, keys, left_out, n - left_out, off, lags, lag, lag + u8(len(lags) // 2), column)
+    scatter_places(values, keys, left_out, n - left_out, off, near, lags, lag, lag + u8(len(lags) // 2), column)
     mean, square = add_logits(values, u8(0), left_out, n, shift, late, sums, hits, h)
     if len(soft) > 0:
         gather(soft, at, width, seen, of_text, of_head, i, soft_values, keys)
@@ -337,10 +349,10 @@ def add_row(flat, at, width, start, stop, where, tile, soft, shift, off, lag, si
     """Add a row that sees the columns start to stop. Returns the mean of the kept logits."""
     _, h, i = where
     late = i >= tile[5]
-    lags, column, weights, _, _, keys = buffers
+    lags, column, weights, _, _, keys, near = buffers
     kept = min(max(start, u8(tile[0])), stop)
     once = lag + kept
-    add_places(flat, at + kept, stop - kept, off, lags, once, once + u8(len(lags) // 2), column, kept)
+    add_places(flat, at + kept, stop - kept, off, near, lags, once, once + u8(len(lags) // 2), column, kept)
     mean, square = add_logits(flat, at + start, kept - start, stop - start, shift, late, sums, hits, h)
     own, first = np.int64(tile[3]) + i - np.int64(start), tile[4] - np.int64(start)
     if len(soft) > 0:
@@ -391,22 +403,24 @@ def add_rows(flat, shape, where, tile, geometry, soft, seen, bias, shift, middle
 
 
 @compiled
-def add_heads(heads, tile, geometry, logits, soft, seen, bias, shift, middle, sinks, sums, lags, cells, hits, means):
+def add_heads(heads, tile, geometry, logits, soft, seen, bias, near, shift, middle, sinks, sums, lags, cells, hits, means):
     """Add the rows of heads[0] to heads[1] of a tile, text after text: logits (text, head, row, key).
 
     tile: number of skipped columns; begin and end of the columns that need no centered logits; columns of the first
     row's own key and of the text's first key; the first late row; the place of the first row and column among the lags.
     geometry: begin and end of the keys that each row of a text sees; cells of rows and columns. `soft` (the logits after
     the soft-cap, flat), `seen` and `bias` are empty where there are none; axes of texts and heads have size 1 where all
-    are the same. Logits are `logits` + shift; sums by place are of logits - middle.
+    are the same. Logits are `logits` + shift; sums by place are of logits - middle, and by lag of what is left of them
+    after `near` (head, lag), or with no lags.
     """
     width = logits.shape[3]
-    buffers = (
+    scratch = (
         *(np.zeros(2 * lags.shape[2], f4), np.zeros(width, f4)),
         *(np.empty(width, f4), np.empty(width, f4), np.empty(width, f4), np.empty(width, np.uint64)),
     )
     flat = logits.reshape(-1)
     for h in range(heads[0], heads[1]):
+        buffers = (*scratch, near[h])
         for b in range(logits.shape[0]):
             add_rows(
                 flat, logits.shape, (b, h), tile, geometry, soft, seen, bias, shift, middle, sinks, sums, lags, cells,

@@ -17,8 +17,7 @@ from torch import Tensor
 from armillary.machine.parallel import in_spans
 from armillary.observe.precision import single, wide
 from armillary.observe.view import AttentionView, exact_arithmetic, soft_capped
-from armillary.streams import compiled_rows
-from armillary.streams.by_place import CELLS, cell_of
+from armillary.streams import by_place, compiled_rows
 from armillary.streams.stream import State
 from armillary.streams.tiles import of_heads
 
@@ -41,7 +40,7 @@ class Block:
     keys: slice
     begin: Int[np.ndarray, "#batch row"]
     end: Int[np.ndarray, "#batch row"]
-    mask: Bool[np.ndarray, "#batch #head row key"]
+    mask: Bool[np.ndarray, "_ _ masked key"]
     """Which keys between begin and end are seen, if not all are; else without rows."""
     plain: slice
     """Columns that all rows see, whose share of the channels comes from products of keys."""
@@ -107,7 +106,7 @@ class FusedLayer:
             with exact_arithmetic(k):
                 along = self.q.reshape(len(k), k.shape[1], -1, k.shape[-1]) @ mean.mT
             self.shift = wide(along.reshape(self.q.shape[:3]) * view.scale).numpy()
-        heads, cells, lags = view.heads, min(length, CELLS), 2 * length - 1
+        heads, cells, lags = view.heads, min(length, by_place.CELLS), 2 * length - 1
         by_head = view.mask is not None and view.mask.shape[1] > 1  # pairs are counted for the first head alone
         self.middle = np.zeros(heads) if by_head else self.shift.mean((0, 2))
         self.sums, self.hits = np.zeros((heads, len(compiled_rows.NAMES))), np.zeros((heads, 2, compiled_rows.PLACES))
@@ -115,8 +114,21 @@ class FusedLayer:
         self.lag_count, self.cell_count = np.zeros(lags), np.zeros((cells, cells))
         self.channels = np.zeros((heads, k.shape[-1]))
         self.grams = _Grams(self.k, skip)
+        self.near = self._near_by_lag()
         self.sinks = np.zeros(0) if view.sinks is None else wide(view.sinks).numpy()
         self.buffer = torch.empty(0)
+
+    def _near_by_lag(self) -> Float[np.ndarray, "head lag"]:
+        """The bias of each lag as the last row (keys before it) and the first (keys after it) have it, the largest lag
+        first. Taken from the logits before they are squared, so that a large bias costs no digits. No lags without bias.
+        """
+        bias, keys = self.view.bias, self.view.keys
+        if bias is None or self.view.queries != keys:
+            return np.zeros((self.view.heads, 0), np.float32)
+        near = np.zeros((self.view.heads, 2 * self.length - 1), np.float32)
+        near[:, self.length - keys : self.length] = single(bias[0, :, -1]).numpy()
+        near[:, self.length : self.length + keys - 1] = single(bias[0, :, 0, 1:]).numpy()
+        return near
 
     def state(self) -> State:
         """The sums, under the names that AttentionStatistics uses."""
@@ -129,11 +141,12 @@ class FusedLayer:
         sums = dict(zip(compiled_rows.NAMES, self.sums.T, strict=True))
         once, twice = self.lags[:, 0, ::-1], self.lags[:, 1, ::-1]
         count, middle = self.lag_count[::-1], self.middle[:, None]
+        near = middle + self.near[:, ::-1] if self.near.shape[1] else middle
         arrays = {
             **sums,
             "rows": sums["rows"][0],
-            "lag_sum": once + middle * count,
-            "lag_square": twice + 2 * middle * once + middle**2 * count,
+            "lag_sum": once + near * count,
+            "lag_square": twice + 2 * near * once + near**2 * count,
             "lag_count": count[None],
             "cell_sum": self.cells + middle[..., None] * self.cell_count,
             "cell_count": self.cell_count[None],
@@ -145,7 +158,7 @@ class FusedLayer:
 
     def _cells(self, block: Block) -> tuple[Int[np.ndarray, "row"], Int[np.ndarray, "key"]]:
         places = torch.arange(self.length)
-        return tuple(cell_of(places[part], self.length).numpy() for part in (block.rows, block.keys))  # type: ignore[return-value]
+        return tuple(by_place.cell_of(places[part], self.length).numpy() for part in (block.rows, block.keys))  # type: ignore[return-value]
 
     def _lag(self, block: Block) -> int:
         """Where the lag of the block's first row and key lies among the lags, largest first."""
@@ -182,7 +195,7 @@ class FusedLayer:
         means = np.empty(logits.shape[:3])
         geometry = (block.begin, block.end, *self._cells(block))
         of_tile = (self.sums[heads], self.lags[heads], self.cells[heads], self.hits[heads], means)
-        given = (logits.numpy(), soft, mask, bias, self.shift[:, heads, block.rows], self.middle[heads])
+        given = (logits.numpy(), soft, mask, bias, self.near[heads], self.shift[:, heads, block.rows], self.middle[heads])
         in_spans(
             lambda first, last: compiled_rows.add_heads(
                 (first, last), places, geometry, *given, self.sinks[heads], *of_tile

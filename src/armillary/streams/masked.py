@@ -87,7 +87,7 @@ class MaskedBlock:
         self, off: Float[Tensor, "batch head row key"], heads: slice, kept: Float[Tensor, "#batch #head row key"]
     ) -> State:
         late = self.propagation.late
-        passes = self.propagation.passes(off, None, heads, torch.empty_like(off[:, :, late]))
+        passes = self.propagation.passes(off, heads, torch.empty_like(off[:, :, late]))
         return self.propagation.hits(passes.mul_(kept[:, :, late]), heads)
 
     @staticmethod
