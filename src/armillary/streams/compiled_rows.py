@@ -259,6 +259,7 @@ def add_attention(row, at, n, square, shift, own, first, keys, masked, weights, 
     """Entropies, masses and distance of a row; own, first: columns of its own key and of the text's first. Under a mask
     `keys` are the columns of the row's logits."""
     if n == 0:
+        sums[h, SINK] += 1.0 if len(sinks) > 0 else 0.0
         return
     sums[h, LEAST] += least_entropy(square, f8(n))
     top = largest(row, at, n)
