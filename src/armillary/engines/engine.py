@@ -27,14 +27,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker: its number, host and process id."""
+    """A worker: its number, host and process id (0: a worker that has not started yet)."""
 
     number: int
     host: str = field(default_factory=socket.gethostname)
     process: int = field(default_factory=getpid)
 
     def __str__(self) -> str:
-        return f"worker {self.number} ({self.host}, process {self.process})"
+        return f"worker {self.number}" + (f" ({self.host}, process {self.process})" if self.process else "")
 
 
 @dataclass(frozen=True)
