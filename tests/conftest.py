@@ -8,12 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 import torch
 from filelock import FileLock
 
 if TYPE_CHECKING:  # at run time armillary must be imported after jaxtyping's hook, so not here
     from armillary.atlas.atlas import Atlas
+
+# Hypothesis would fail an example that takes 0.2 seconds, or takes long to make, which on a busy machine any may.
+hypothesis.settings.register_profile(
+    "armillary", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("armillary")
 
 os.environ.setdefault("ARMILLARY_CACHE", "")  # tests leave nothing in the user's cache, nor trust what is there
 SHARED = Path(__file__).resolve().parents[2] / "shared"
