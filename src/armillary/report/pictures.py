@@ -6,16 +6,17 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
-from jaxtyping import Float
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
+from armillary.atlas.compare import typical_changes
 from armillary.figures.head_map import measure_map
 from armillary.figures.heads import PART_COLORS
 from armillary.figures.style import styled
-from armillary.lenses.kinds import LayerKind
+from armillary.lenses.constituents import parts_by_layer
+from armillary.lenses.rotary import TruncationCosts
 from armillary.lenses.spectral import median_spectrum, typical_spectrum
-from armillary.report.sentences import head_names, known, parts_of
+from armillary.report.sentences import head_names, known
 
 STRIPS = {
     "first_mass": ("first token", "#D55E00"),
@@ -55,7 +56,7 @@ def kinds(heads: pd.DataFrame) -> tuple[go.Figure, str]:
 def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str] | None:
     """Shares of the logits by layer; without constituents, the positional share of the residual stream."""
     if known(heads, "positional_share", "content_share"):
-        parts = parts_of(heads).groupby(heads["layer"]).mean()
+        parts = parts_by_layer(heads)
         said = "Shares of the logits of each layer, mean over its heads."
     elif known(layers, "pos_share"):
         parts = layers.set_index("layer")[["pos_share"]].rename(columns={"pos_share": "positional vectors"})
@@ -195,19 +196,17 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
 KIND_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def truncation(costs: Float[np.ndarray, "layer head kept"], kinds: Sequence[LayerKind]) -> go.Figure:
+def truncation(costs: Sequence[TruncationCosts]) -> go.Figure:
     """Change of the logits if only the n fastest frequencies rotate, by kind of layer: mean over heads, and largest."""
     figure = go.Figure()
-    at = np.arange(costs.shape[-1] - 1)  # with all of them the change is 0, which has no logarithm
-    for i, kind in enumerate(kinds):
-        own = costs[list(kind.layers), ..., :-1]
-        of = "" if len(kinds) == 1 else f", {kind.name}"
-        for said, values, dash in (
-            ("mean over heads", np.nanmean(own, axis=(0, 1)), "solid"),
-            ("most affected head", np.nanmax(own, axis=(0, 1)), "dash"),
-        ):
+    for i, cost in enumerate(costs):
+        of = "" if len(costs) == 1 else f", {cost.kind.name}"
+        for words, values, dash in (("mean over heads", cost.mean, "solid"), ("most affected head", cost.most, "dash")):
+            shown = values[:-1]  # with all of them the change is 0, which has no logarithm
             line = dict(color=KIND_COLORS[i % len(KIND_COLORS)], dash=dash)
-            figure.add_scatter(x=at, y=values, mode="lines+markers", marker_size=4, line=line, name=said + of)
+            figure.add_scatter(
+                x=np.arange(len(shown)), y=shown, mode="lines+markers", marker_size=4, line=line, name=words + of
+            )
     figure.add_hline(0.01, line=dict(color="gray", dash="dot"))
     figure.update_xaxes(title="frequencies that rotate, fastest first")
     figure.update_yaxes(title="squared change of the logits", type="log", tickformat="~g")
@@ -252,7 +251,7 @@ VERDICT_MARKS = {
 
 def change_bars(changes: pd.DataFrame) -> go.Figure:
     """The measures that changed most, median size over heads."""
-    sizes = changes[np.isfinite(changes["size"])].groupby("measure")["size"].median().nlargest(14)
+    sizes = typical_changes(changes).nlargest(14)
     figure = go.Figure(
         go.Bar(
             x=sizes.to_numpy(float),

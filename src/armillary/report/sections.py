@@ -135,7 +135,7 @@ def rotary(atlas: "Atlas") -> list[Block]:
     blocks: list[Block] = [Words(_recommended(kind, best)) for kind, best in recommended]
     blocks.append(
         Picture(
-            pictures.truncation(rotary_lens.truncation_costs(atlas), [kind for kind, _ in recommended]),
+            pictures.truncation(rotary_lens.costs_by_kind(atlas, [kind for kind, _ in recommended])),
             "The dotted line is 1 %. Cross terms between frequencies are left out.",
         )
     )

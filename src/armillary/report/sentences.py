@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from armillary.lenses.constituents import logit_parts
 from armillary.lenses.kinds import LayerKind
 from armillary.lenses.rotary import RecommendedP
 
@@ -182,19 +183,6 @@ def head_names(heads: pd.DataFrame) -> list[str]:
 # how position is carried ------------------------------------------------------------------------------------------
 
 
-def parts_of(heads: pd.DataFrame) -> pd.DataFrame:
-    """The parts of each head's logits: rotated mean, positional vectors, bias, mixed, content; they add to 1."""
-    vectors = heads["share_mean_pos"] + heads["share_pos_mean"] + heads["share_pos_pos"]
-    parts = {
-        "rotated mean": heads["share_mean_mean"],
-        "positional vectors": vectors,
-        "bias": heads["share_bias"].fillna(0.0).where(vectors.notna()),
-        "mixed": heads["mixed_share"],
-        "content": heads["content_share"],
-    }
-    return pd.DataFrame(parts).astype(float)
-
-
 THROUGH = {"rotated mean": "the rotated mean", "positional vectors": "positional vectors", "bias": "a position bias"}
 
 
@@ -205,7 +193,7 @@ def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Senten
     if not known(heads, "positional_share", "content_share"):
         said = why or "scan it with the streams positions and constituents"
         return write.sentence(f"How this model carries position was not measured ({said}); {declared}.")
-    mean = parts_of(heads).mean()
+    mean = logit_parts(heads).mean()
     total = float(heads["positional_share"].mean())
     text = f"Position explains {write.percent('positional', total)} of the logits' variation, mean over heads"
     through = [
