@@ -69,8 +69,8 @@ def _changes(a: pd.DataFrame, b: pd.DataFrame, index: list[str]) -> pd.DataFrame
 
 def typical_changes(changes: pd.DataFrame) -> "pd.Series[float]":
     """The median size of each measure's change over heads (or layers), where it is finite."""
-    finite = changes[np.isfinite(changes["size"])]
-    return finite.groupby("measure")["size"].median().astype(float)
+    sizes: pd.Series[float] = changes[np.isfinite(changes["size"])].groupby("measure")["size"].median()
+    return sizes
 
 
 def side_by_side(atlases: "list[Atlas]") -> pd.DataFrame:
