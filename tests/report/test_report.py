@@ -412,7 +412,7 @@ class TestBrowser:
                 sentences.position(llama.heads, ["rotary encoding"]).text,
                 sentences.stands_out(llama.heads, llama.layers, rotary.recommended_by_kind(llama)).text,
             ]
-            assert view.locator(".told").all_text_contents() == told
+            assert view.locator(".sentence").all_text_contents() == told
             assert view.locator(".card .js-plotly-plot").count() == 3
             assert view.evaluate("document.documentElement.scrollWidth <= innerWidth")
             view.set_viewport_size({"width": 800, "height": 900})
@@ -529,7 +529,7 @@ class TestEveryAtlas:
             text = report_html(atlas)
             assert words in text
             assert text.count('<section id="') == 10
-            told = re.findall(r'<p class="told">(.*?)</p>', text)
+            told = re.findall(r'<p class="sentence">(.*?)</p>', text)
             assert len(told) == 3
             assert min(map(len, told)) > 30
 
@@ -679,7 +679,7 @@ class TestCommand:
         with opened(browser, out.as_uri()) as (view, complaints):
             view.wait_for_selector(".card .main-svg >> nth=2")
             assert view.locator("h1").text_content() == "What changed from llama to gpt2"
-            assert view.locator(".told").first.text_content() == sentences.labels_changed(llama.heads, gpt2.heads).text
+            assert view.locator(".sentence").first.text_content() == sentences.labels_changed(llama.heads, gpt2.heads).text
             rows = view.locator("[data-table=labels] tbody button.head").all_text_contents()
             assert rows == sentences.head_names(changed)
             first = view.locator("[data-table=changes] tbody tr").first.inner_text().split("\t")

@@ -43,13 +43,13 @@ def small(heads: pd.DataFrame) -> int:
 
 def kinds(heads: pd.DataFrame) -> tuple[go.Figure, str]:
     """The map of labels; without labels, of how broad attention is, or of the weights' regimes."""
-    for measure, said in (
+    for measure, caption in (
         ("label", "Every head by its label."),
         ("entropy_norm", "How broadly every head attends: 0 is one key, 1 is uniform attention."),
         ("regime", "Every head by regime: the keys that can propagate a signal, predicted from its weights."),
     ):
         if known(heads, measure):
-            return measure_map(heads, measure).update_layout(height=small(heads)), said
+            return measure_map(heads, measure).update_layout(height=small(heads)), caption
     return go.Figure(), "The atlas has no measures of the heads."
 
 
@@ -57,10 +57,10 @@ def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str]
     """Shares of the logits by layer; without constituents, the positional share of the residual stream."""
     if known(heads, "positional_share", "content_share"):
         parts = parts_by_layer(heads)
-        said = "Shares of the logits of each layer, mean over its heads."
+        caption = "Shares of the logits of each layer, mean over its heads."
     elif known(layers, "pos_share"):
         parts = layers.set_index("layer")[["pos_share"]].rename(columns={"pos_share": "positional vectors"})
-        said = "How much of the residual stream depends on position alone."
+        caption = "How much of the residual stream depends on position alone."
     else:
         return None
     figure = go.Figure()
@@ -79,8 +79,8 @@ def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str]
     if (parts < -0.005).to_numpy().any():
         for level, dash in ((0, "solid"), (1, "dot")):
             figure.add_hline(level, line=dict(color="black", width=1.2, dash=dash))
-        said += f" {AGAINST}"
-    return styled(figure, "", height=small(heads)), said
+        caption += f" {AGAINST}"
+    return styled(figure, "", height=small(heads)), caption
 
 
 AGAINST = "A part below 0 % opposes the others, which then exceed 100 %; all parts add to 100 %."
@@ -103,7 +103,7 @@ def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
             return None
         strips = {"qk_align_z": ("alignment of queries and keys (z)", "#0072B2")}
     figure = go.Figure()
-    for i, (column, (said, color)) in enumerate(strips.items()):
+    for i, (column, (meaning, color)) in enumerate(strips.items()):
         shown = heads[heads[column].notna()].sort_values(column, ascending=False, kind="stable")
         if len(heads) > MANY:
             shown = shown.groupby("layer").head(LOUDEST)
@@ -114,8 +114,8 @@ def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
             mode="markers",
             marker=dict(color=color, size=6, opacity=0.75),
             customdata=head_names(shown),
-            name=said,
-            hovertemplate="head %{customdata}: %{y:.3f}<extra>" + said + "</extra>",
+            name=meaning,
+            hovertemplate="head %{customdata}: %{y:.3f}<extra>" + meaning + "</extra>",
         )
         where = dict(x=float(shown["layer"].iloc[0]) + aside, y=float(shown[column].iloc[0]))
         figure.add_annotation(**where, text=head_names(shown)[0], showarrow=False, yshift=11, font_size=11)
@@ -145,12 +145,12 @@ def layer_shares(layers: pd.DataFrame) -> go.Figure:
         "ctx_share": ("sequence", "#E69F00"),
         "resid_share": ("rest", "#999"),
     }
-    for column, (said, color) in names.items():
-        figure.add_bar(x=at, y=layers[column], name=said, marker_color=color, legendgroup=said, row=1, col=1)
+    for column, (meaning, color) in names.items():
+        figure.add_bar(x=at, y=layers[column], name=meaning, marker_color=color, legendgroup=meaning, row=1, col=1)
     lengths = {"mu_norm": ("mean", "#009E73"), "pos_norm": ("position", "#0072B2"), "ctx_norm": ("sequence", "#E69F00")}
-    for column, (said, color) in lengths.items():
-        line = dict(line_color=color, legendgroup=said, showlegend=said == "mean", mode="lines+markers")
-        figure.add_scatter(x=at, y=layers[column], name=said, **line, row=1, col=2)
+    for column, (meaning, color) in lengths.items():
+        line = dict(line_color=color, legendgroup=meaning, showlegend=meaning == "mean", mode="lines+markers")
+        figure.add_scatter(x=at, y=layers[column], name=meaning, **line, row=1, col=2)
     for i, k in enumerate((1, 3, 5, 10)):
         line = dict(line_color=sample_colorscale("Viridis", [i / 4])[0], mode="lines+markers")
         figure.add_scatter(x=at, y=layers[f"dct_energy_{k}"], name=f"lowest {k}", **line, row=1, col=3)
