@@ -679,7 +679,8 @@ class TestCommand:
         with opened(browser, out.as_uri()) as (view, complaints):
             view.wait_for_selector(".card .main-svg >> nth=2")
             assert view.locator("h1").text_content() == "What changed from llama to gpt2"
-            assert view.locator(".sentence").first.text_content() == sentences.labels_changed(llama.heads, gpt2.heads).text
+            first = sentences.labels_changed(llama.heads, gpt2.heads)
+            assert view.locator(".sentence").first.text_content() == first.text
             rows = view.locator("[data-table=labels] tbody button.head").all_text_contents()
             assert rows == sentences.head_names(changed)
             first = view.locator("[data-table=changes] tbody tr").first.inner_text().split("\t")
