@@ -151,8 +151,10 @@ class TestRefusals:
         ],
     )
     def test_invalid_engine_settings(self, asked: dict[str, Any], words: str) -> None:
-        with pytest.raises(arm.ArmillaryError, match=words):
+        with pytest.raises(arm.ArmillaryError, match=words) as error:
             arm.scan(sample_model("llama"), TOKENS, **asked)
+        assert [error.value.given] == list(asked.values())
+        assert error.value.expected
 
     def test_a_model_that_workers_cannot_load_is_reported_once(self, pair: OrderedLocal, tmp_path: Path) -> None:
         sample_config("llama").save_pretrained(tmp_path / "m")

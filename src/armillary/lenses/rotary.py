@@ -247,7 +247,12 @@ def recommended_p(atlas: "Atlas", share: float = 0.99, layers: Sequence[int] | N
     Without `layers`, one p for all layers; use recommended_by_kind where layers have different bases.
     """
     if not 0 < share <= 1:
-        raise ArmillaryError(f"a share of {share} cannot be kept", advice="give a number above 0, at most 1")
+        raise ArmillaryError(
+            f"a share of {share} cannot be kept",
+            advice="give a number above 0, at most 1",
+            given=share,
+            expected="above 0, at most 1",
+        )
     costs = truncation_costs(atlas)
     if layers is not None:
         costs = np.where(np.isin(np.arange(len(costs)), layers)[:, None, None], costs, np.nan)
