@@ -34,30 +34,9 @@ def _one_thread() -> None:
 
 
 LONGEST = (
-    *(
-        "constituents",
-        "scan",
-        "ending",
-        "engines",
-        "pages",
-        "report",
-        "browser_pages",
-        "spectral",
-        "viewer",
-        "effective",
-    ),
-    *(
-        "damaged_files",
-        "tap",
-        "loss",
-        "disks",
-        "labels",
-        "rotary",
-        "training",
-        "experiments_song",
-        "modes",
-        "bad_input",
-    ),
+    *("ray", "scan", "constituents", "engines", "browser_pages", "damage", "report", "viewer"),
+    *("spectral", "tap", "faults", "merge", "columns", "labels", "pages", "damaged_files"),
+    *("ending", "effective", "bad_input", "rotary_intervention", "sequences", "training", "experiments_song"),
 )
 """Files that take long, the longest first."""
 
