@@ -14,6 +14,9 @@ ARGUMENTS = (
     *("--disable-component-update", "--disable-sync"),
 )
 
+PATIENCE = 300
+"""Seconds that anything may take in a browser on a busy machine."""
+
 
 @dataclass
 class Complaints:
@@ -26,6 +29,14 @@ class Complaints:
     @property
     def all(self) -> list[str]:
         return [*self.console, *self.thrown, *self.requests]
+
+    def wait(self, page: Any) -> None:
+        """Wait until there is one."""
+        for _ in range(100 * PATIENCE):
+            if self.all:
+                return
+            page.wait_for_timeout(10)
+        raise AssertionError("the page complained about nothing")
 
     def watch(self, page: Any) -> None:
         """Collect what this page complains about from now on; file:, data:, blob: and this machine are no network."""
@@ -43,17 +54,26 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(
+            executable_path=str(CHROMIUM), args=list(ARGUMENTS), timeout=1000 * PATIENCE
+        )
         try:
             yield browser
         finally:
             browser.close()
 
 
+def window(browser: Any, **settings: Any) -> Any:
+    """A window of its own, with the patience that a busy machine needs."""
+    context = browser.new_context(**settings)
+    context.set_default_timeout(1000 * PATIENCE)
+    return context
+
+
 @contextmanager
 def opened(browser: Any, address: str, **settings: Any) -> Iterator[tuple[Any, Complaints]]:
     """A page at this address in a window of its own, with what it complains about."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **settings})
+    context = window(browser, **{"viewport": {"width": 1280, "height": 800}, **settings})
     page, complaints = context.new_page(), Complaints()
     complaints.watch(page)
     try:

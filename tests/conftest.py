@@ -8,12 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 import torch
 from filelock import FileLock
 
 if TYPE_CHECKING:  # at run time armillary must be imported after jaxtyping's hook, so not here
     from armillary.atlas.atlas import Atlas
+
+# Hypothesis would fail an example that takes 0.2 seconds, or takes long to make, which on a busy machine any may.
+hypothesis.settings.register_profile(
+    "armillary", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("armillary")
 
 os.environ.setdefault("ARMILLARY_CACHE", "")  # tests leave nothing in the user's cache, nor trust what is there
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -27,30 +34,9 @@ def _one_thread() -> None:
 
 
 LONGEST = (
-    *(
-        "constituents",
-        "scan",
-        "ending",
-        "engines",
-        "pages",
-        "report",
-        "browser_pages",
-        "spectral",
-        "viewer",
-        "effective",
-    ),
-    *(
-        "damaged_files",
-        "tap",
-        "loss",
-        "disks",
-        "labels",
-        "rotary",
-        "training",
-        "experiments_song",
-        "modes",
-        "bad_input",
-    ),
+    *("ray", "scan", "constituents", "engines", "browser_pages", "damage", "report", "viewer"),
+    *("spectral", "tap", "faults", "merge", "columns", "labels", "pages", "damaged_files"),
+    *("ending", "effective", "bad_input", "rotary_intervention", "sequences", "training", "experiments_song"),
 )
 """Files that take long, the longest first."""
 

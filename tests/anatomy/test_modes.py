@@ -97,7 +97,7 @@ def _verified(model: Any, atlas: arm.Atlas, tokenizer: Any) -> None:
 
 
 def _checked(model: Any, atlas: arm.Atlas, tokenizer: Any) -> None:
-    check_heads(model, atlas, sampled_heads(atlas, 1), blocks=2)
+    check_heads(model, atlas, sampled_heads(atlas, 1), sequences=2)
 
 
 def _tried(model: Any, atlas: arm.Atlas, tokenizer: Any) -> None:

@@ -133,7 +133,7 @@ def filled_elsewhere(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
     settings: dict[str, Any] = dict(streams=streams, length=48, sequences=8)
     atlas = arm.scan(arm.bundled("llama"), "builtin:prose", out=place / "checked", **settings)
     other = arm.scan(arm.bundled("llama"), "builtin:code", out=place / "other", **settings)
-    checked = check_heads(arm.load(arm.bundled("llama")), atlas, sampled_heads(atlas, 12), blocks=4)
+    checked = check_heads(arm.load(arm.bundled("llama")), atlas, sampled_heads(atlas, 12), sequences=4)
     yield "verify", "armillary.probe.label_checks", checked
     keep_verdicts(atlas, checked)
     yield "heads", "armillary.atlas.verdicts", arm.open_atlas(place / "checked").heads[["check"]]

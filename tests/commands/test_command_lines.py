@@ -82,7 +82,7 @@ NUMBERS = [
         ("--rows", "compare ATLAS ATLAS", 1),
         ("--rows", "map MODEL --text the", 1),
         ("--heads", "verify-heads ATLAS", 1),
-        ("--blocks", "verify-heads ATLAS", 1),
+        ("--sequences", "verify-heads ATLAS", 1),
         ("--components", "gaussian ATLAS", 1),
         ("--length", "rope MODEL", 2),
         ("--sequences", "rope MODEL", 1),

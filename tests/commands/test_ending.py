@@ -14,7 +14,7 @@ import armillary as arm
 from armillary.machine.temporary import remove_folder, temporary_folder
 
 PROGRAM = "from armillary.cli import main; main()"
-WITHIN = 120.0
+WITHIN = 300.0
 """Seconds that anything here may take on a busy machine."""
 
 LIBRARY = """
@@ -117,7 +117,7 @@ def test_workers_clean_up_when_the_whole_group_is_told_to_end_or_the_driver_is_k
     arguments = [*SCAN, "--device-map", "auto", "--workers", "2", "--out", str(tmp_path / "out")]
     process = started(tmp_path, PROGRAM, *arguments)
     try:
-        until(lambda: len(folders(tmp_path)) == 4, process)
+        until(lambda: len(folders(tmp_path)) >= 4, process)
         working = children(process.pid)
         if number == signal.SIGTERM:
             for one in (*working, process.pid):

@@ -259,7 +259,7 @@ def test_the_model_computes_with_the_given_attention(handmade: Any) -> None:
 
 def test_heads_built_by_hand_pass_the_checks_of_their_labels(handmade: Any) -> None:
     model, atlas = handmade
-    found = check_heads(model, atlas, sampled_heads(atlas, 12), blocks=4)
+    found = check_heads(model, atlas, sampled_heads(atlas, 12), sequences=4)
     assert set(found["label"]) == {"previous", "self", "first-token", "local", "induction", "duplicate"}
     by_position = found[(found["used"] == "position") & (found["head"] != 4)]  # head 4 is W_q W_k' = identity: content
     assert by_position["holds"].all()
@@ -279,7 +279,7 @@ def test_removing_everything_from_the_logits_leaves_uniform_attention(handmade: 
     chosen = atlas.heads[(atlas.heads["layer"] == 0) & (atlas.heads["head"] == 0)][
         ["layer", "head", "label", "significant"]
     ]
-    row = check_heads(model, atlas, chosen, blocks=4).iloc[0]
+    row = check_heads(model, atlas, chosen, sequences=4).iloc[0]
     before = atlas.heads.set_index(["layer", "head"]).loc[(0, 0)]
     chance = float(atlas.group("patterns")["text_previous_chance"][0, 0])
     assert row["keys_used"] == pytest.approx(before["prev_mass"] - chance, abs=1e-3)
@@ -292,7 +292,7 @@ def test_commands_print_labels_and_check_them(handmade: Any) -> None:
     assert "induction" in printed.output
     shown = CliRunner().invoke(app, ["show", folder, "0.0"])
     assert "previous (significant against random heads)" in shown.output
-    checked = CliRunner().invoke(app, ["verify-heads", folder, "--heads", "3", "--blocks", "2", "--json"])
+    checked = CliRunner().invoke(app, ["verify-heads", folder, "--heads", "3", "--sequences", "2", "--json"])
     assert checked.exit_code == 0, checked.output
 
 

@@ -94,7 +94,7 @@ def test_losses_are_those_of_the_whole_model(choosing: Any) -> None:
     atlas = arm.scan(arm.bundled("llama"), "builtin:prose", streams=STREAMS, sequences=8, length=48)
     model = arm.load(arm.bundled("llama"))
     chosen = sampled_heads(atlas, 4)
-    table = check_heads(model, atlas, chosen, blocks=4, batch=2)
+    table = check_heads(model, atlas, chosen, sequences=4, batch=2)
     anatomy, means = arm.describe(model), means_of(atlas)
     ids = torch.from_numpy(atlas.group("corpus")["tokens"].to_numpy()[:4].astype(np.int64))
 
@@ -133,7 +133,7 @@ def test_a_removal_and_its_opposite_take_all_terms_once() -> None:
 
 def test_heads_that_match_or_prefer_lose_their_attention_without_it(choosing: Any) -> None:
     model, atlas = choosing
-    found = check_heads(model, atlas, sampled_heads(atlas, 3), blocks=6).set_index("head")
+    found = check_heads(model, atlas, sampled_heads(atlas, 3), sequences=6).set_index("head")
     assert found["holds"].all()
     assert (found["used"][0], found["rest"][0]) == ("preference", "all but preference")
     assert (found["used"][1], found["rest"][1]) == ("matching", "all but matching")
@@ -200,7 +200,7 @@ def test_damaged_verdicts_are_told(copied: Path) -> None:
 
 
 def test_the_command_keeps_what_it_found(copied: Path) -> None:
-    told = CliRunner().invoke(app, ["verify-heads", str(copied), "--heads", "2", "--blocks", "2", "--json"])
+    told = CliRunner().invoke(app, ["verify-heads", str(copied), "--heads", "2", "--sequences", "2", "--json"])
     assert told.exit_code == 0, told.output
     assert (copied / FILE).is_file()
     assert open_atlas(copied).heads["check"].notna().sum() == 2

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,9 +31,19 @@ class Forks:
     """Processes to kill, forked from one that has already imported everything (which takes seconds)."""
 
     CODE = (
-        "import os, shutil, sys, pandas, torch, xarray, zarr\n"
+        "import os, shutil, signal, sys, threading, pandas, torch, xarray, zarr\n"
         "import armillary as arm, armillary.atlas.atlas, armillary.scanning.scan\n"
+        "from armillary.progress import Progress\n"
         "torch.set_num_threads(1)\n"
+        "class Doomed(Progress):\n"
+        "    def __init__(self, batches, delay):\n"
+        "        self.left, self.delay = batches, delay\n"
+        "    def advance(self, count=1, worker=None):\n"
+        "        self.left -= worker is not None\n"
+        "        if self.left == 0:\n"
+        "            threading.Timer(self.delay, os.kill, (os.getpid(), signal.SIGKILL)).start()\n"
+        "        if self.left < 0:\n"
+        "            threading.Event().wait()  # it dies before it can finish, however late the kill comes\n"
         "for line in sys.stdin:\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
@@ -211,31 +220,16 @@ class TestSameBits:
         sample_model("llama").save_pretrained(tmp_path / "model")
         settings: dict[str, Any] = dict(sequences=24, length=16, batch=1, shard=1, second_pass=8)
         model, out = str(tmp_path / "model"), str(tmp_path / "a")
-        scan = f"arm.scan({model!r}, 'builtin:random', out={out!r}, resume=True, **{settings})"
+        scan = f"arm.scan({model!r}, 'builtin:random', out={out!r}, resume=True, **{settings}"
         rng = random.Random(0)
-        work = tmp_path / "a" / "work"
         for _ in range(5):
-            target = self.newest(work) + rng.randint(1, 4)
-            child = forks.start(scan)
-            while self.newest(work) < target:
-                os.kill(child, 0)  # still there, or the test fails
-                time.sleep(0.001)
-            time.sleep(rng.random() * 0.02)
-            os.kill(child, signal.SIGKILL)
+            forks.start(f"{scan}, progress=Doomed({rng.randint(1, 3)}, {0.03 * rng.random()}))")
             assert forks.exit_code() == -signal.SIGKILL
         assert not (tmp_path / "a" / "atlas.zarr").exists()
-        forks.start(scan)
+        forks.start(f"{scan})")
         assert forks.exit_code() == 0
         whole = arm.scan(tmp_path / "model", "builtin:random", **settings)
         assert_identical(whole, arm.open_atlas(tmp_path / "a"))
-
-    @staticmethod
-    def newest(work: Path) -> int:
-        """The number of the newest shard on disk."""
-        try:
-            return max((int(path.name[-5:]) for path in work.glob("series-?????")), default=0)
-        except OSError:
-            return 0
 
     @pytest.mark.parametrize("kind", ["shard", "series", "merged"])
     def test_a_damaged_shard_is_detected_and_computed_again(

@@ -22,7 +22,7 @@ from armillary.streams.constituents import TERMS
 from armillary.text.words import join, words_of
 from armillary.viewer import texts
 from armillary.viewer.worker import Gone
-from browser import ARGUMENTS, CHROMIUM, Complaints, chromium, violations
+from browser import ARGUMENTS, CHROMIUM, Complaints, chromium, violations, window
 
 READY = "body[data-state=ready]"
 
@@ -43,9 +43,8 @@ class Tab:
     """A page that several tests use one after the other, since to load it takes longer than what they do with it."""
 
     def __init__(self, browser: Any, service: Service) -> None:
-        self.context = browser.new_context(viewport={"width": 1366, "height": 850}, accept_downloads=True)
+        self.context = window(browser, viewport={"width": 1366, "height": 850}, accept_downloads=True)
         self.page, self.complaints, self._address = self.context.new_page(), Complaints(), service.address
-        self.page.set_default_timeout(60_000)
         self.complaints.watch(self.page)
         self._count = 0
 
@@ -88,14 +87,21 @@ def another(browser: Any, service: Service, **state: Any) -> Iterator[Any]:
 
 
 def ready(page: Any, name: str, value: Any) -> None:
-    """Wait until the state that the address holds says so and everything is drawn."""
-    for _ in range(2000):
+    """Wait until the state that the address holds says so and everything is drawn.
+
+    Of a value with fields, the given ones count.
+    """
+
+    def says() -> bool:
         held = dict(parse_qsl(page.evaluate("location.hash.slice(1)")))
-        if name in held and json.loads(held[name]) == value:
-            page.wait_for_selector(READY)
-            return
-        page.wait_for_timeout(10)
-    raise AssertionError(f"{name}={value!r} is not in {page.evaluate('location.hash')}")
+        if name not in held:
+            page.wait_for_timeout(10)
+            return False
+        found = json.loads(held[name])
+        return bool(value.items() <= found.items() if isinstance(value, dict) else found == value)
+
+    wait_for(says)
+    page.wait_for_selector(READY)
 
 
 def hovered(page: Any, card: str, i: int, j: int) -> dict[str, str]:
@@ -366,8 +372,7 @@ class TestChange:
     def test_every_change_moves_attention(self, tab: Tab, kind: str) -> None:
         page = tab.show(head=[2, 1], tab="change", text=TEXT)
         page.select_option("#change-kind", kind)
-        page.wait_for_timeout(50)
-        page.wait_for_selector(READY)
+        ready(page, "change", {"kind": kind})
         moved = float(re.search(r"changed by ([\d.e-]+)", page.locator("#change-summary").inner_text())[1])  # type: ignore[index]
         assert 0.001 < moved <= 1
         assert page.locator("#problem").is_hidden()
@@ -425,7 +430,7 @@ class TestSaving:
         page.keyboard.press("]")
         ready(page, "query", 6)
         address, told = page.url, hovered(page, "chosen", 7, 2)
-        context = browser.new_context(viewport={"width": 1366, "height": 850})
+        context = window(browser, viewport={"width": 1366, "height": 850})
         try:
             other = context.new_page()
             other.goto(service.address)  # another browser needs the printed address once
@@ -508,31 +513,31 @@ class TestLife:
     ) -> None:
         with viewing(tmp_path) as (_, printed, argv):
             key, complaints = printed.partition("=")[2], Complaints()
-            context, other = browser.new_context(), browser.new_context()
+            context, other = window(browser), window(browser)
             sent: list[str] = []
             context.on("request", lambda asked: sent.append(asked.url + str(asked.headers.get("referer", ""))))
             try:
                 page = context.new_page()
                 complaints.watch(page)
                 page.goto(argv[1])
-                page.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                page.wait_for_selector(READY)
                 place = page.url.partition("#")[0]
                 assert page.url == place == printed.partition("#")[0]
                 assert list((tmp_path / "tmp").glob("armillary-*")) == []
                 page.reload()
-                page.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                page.wait_for_selector(READY)
                 page.keyboard.press("ArrowRight")
                 ready(page, "head", [0, 1])
                 second = context.new_page()  # of the same browser: the plain address will do
                 complaints.watch(second)
                 second.goto(page.url)
-                second.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                second.wait_for_selector(READY)
                 assert second.locator("#head-name").inner_text().startswith("Head 0.1")
                 elsewhere = other.new_page()  # of another browser: the printed address
                 elsewhere.goto(place)
-                elsewhere.wait_for_selector("#problem:not([hidden])", timeout=1000 * PATIENCE)
+                elsewhere.wait_for_selector("#problem:not([hidden])")
                 elsewhere.goto(printed)  # pasted over the page that was refused
-                elsewhere.wait_for_selector(READY, timeout=1000 * PATIENCE)
+                elsewhere.wait_for_selector(READY)
                 assert key not in elsewhere.url
                 elsewhere.go_back()
                 assert key not in elsewhere.url
@@ -543,7 +548,7 @@ class TestLife:
                 other.close()
 
     def test_a_wrong_token_is_told_and_nothing_is_shown(self, browser: Any, service: Service) -> None:
-        context = browser.new_context()
+        context = window(browser)
         try:
             page = context.new_page()
             page.goto(service.address[:-4] + "AAAA")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from armillary.atlas.columns import is_measure
@@ -64,6 +65,12 @@ def _changes(a: pd.DataFrame, b: pd.DataFrame, index: list[str]) -> pd.DataFrame
     return changes.sort_values(
         ["size", *index, "measure"], ascending=[False, *[True] * len(index), True], ignore_index=True
     )
+
+
+def typical_changes(changes: pd.DataFrame) -> "pd.Series[float]":
+    """The median size of each measure's change over heads (or layers), where it is finite."""
+    sizes: pd.Series[float] = changes[np.isfinite(changes["size"])].groupby("measure")["size"].median()
+    return sizes
 
 
 def side_by_side(atlases: "list[Atlas]") -> pd.DataFrame:

@@ -43,7 +43,7 @@ def verify_heads(
     heads: Annotated[
         int, typer.Option(help="How many heads to check, evenly over the labels, significant heads first.", min=1)
     ] = 24,
-    blocks: Annotated[
+    sequences: Annotated[
         int, typer.Option(help="How many sequences of the atlas's text to run for each head.", min=1)
     ] = 8,
     as_json: AsJson = False,
@@ -65,7 +65,7 @@ def verify_heads(
         raise ArmillaryError("no head of this atlas has a label that can be checked: all are broad or mixed")
     loaded = load_for(atlas.attrs["model"], model or atlas.attrs["model"]["name"], trust_remote_code=trust_remote_code)
     with shown_progress("checking") as progress:
-        verdicts = check_heads(loaded, atlas, chosen, blocks=blocks, progress=progress)
+        verdicts = check_heads(loaded, atlas, chosen, sequences=sequences, progress=progress)
     try:
         keep_verdicts(atlas, verdicts)
     except ArmillaryError as error:  # a read-only folder: print the verdicts all the same

@@ -31,7 +31,9 @@ def _created(engine: str, workers: int, threads: int | None, address: str | None
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if address is not None and engine != "ray":
-        raise ArmillaryError(f"`address={address}` is for a Ray cluster", advice="add `engine=ray`")
+        raise ArmillaryError(
+            f"`address={address}` is for a Ray cluster", advice="add `engine=ray`", given=address, expected="engine=ray"
+        )
     refuse_idle(workers, threads)
     if engine == "ray":
         return Ray(workers, threads or 1, address)

@@ -93,6 +93,8 @@ class _Drive:
     def _handle(self, report: Report) -> None:
         ticket, event = report.ticket, report.event
         if ticket is None or ticket not in self.tickets:
+            if isinstance(event, Lost):  # while it was idle, or after another had finished its task
+                self.progress.note(f"{report.worker} is gone ({event.why})")
             return
         position = self.tickets[ticket]
         if isinstance(event, Advanced):

@@ -27,14 +27,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker: its number, host and process id."""
+    """A worker: its number, host and process id (0: a worker that has not started yet)."""
 
     number: int
     host: str = field(default_factory=socket.gethostname)
     process: int = field(default_factory=getpid)
 
     def __str__(self) -> str:
-        return f"worker {self.number} ({self.host}, process {self.process})"
+        return f"worker {self.number}" + (f" ({self.host}, process {self.process})" if self.process else "")
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ def sentence(error: BaseException) -> str:
 def refuse_idle(workers: int, threads: int | None) -> None:
     """Raise if there are no workers or no threads."""
     if workers < 1:
-        raise ArmillaryError(f"there must be at least 1 worker, not {workers}")
+        raise ArmillaryError(f"there must be at least 1 worker, not {workers}", given=workers, expected="1 or more")
     if threads is not None and threads < 1:
-        raise ArmillaryError(f"a worker needs at least 1 thread, not {threads}")
+        raise ArmillaryError(f"a worker needs at least 1 thread, not {threads}", given=threads, expected="1 or more")
 
 
 def refuse_here_only(job: Job) -> None:

@@ -114,9 +114,6 @@ class Ray:
         self._check_cluster()
         try:
             report: Report = self._ray.get(next(actor.events), timeout=PATIENCE)
-        except StopIteration:
-            actor.events = None
-            return Report(actor.worker, None, Lost("nothing"))
         except Exception as error:
             return self._actor_died(actor, error)
         if isinstance(report.event, Ready):
@@ -129,10 +126,15 @@ class Ray:
         return report
 
     def _next_reporting(self) -> "_Actor":
-        """The next actor that has a report; raises in bounded time if the cluster is gone."""
+        """The next actor that has a report; raises in bounded time if the cluster is gone.
+
+        Ray prefers those that come first in the list, so the actor that reported last goes to its end: one that always
+        has a report would else hide that another died.
+        """
         since = time.monotonic()
         while True:
-            pending = {actor.events: actor for actor in self._actors if actor.events is not None}
+            in_turn = sorted(self._actors, key=lambda actor: actor.last_report)
+            pending = {actor.events: actor for actor in in_turn if actor.events is not None}
             ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=CHECK_EVERY, fetch_local=False)
             if ready:
                 return pending[ready[0]]
@@ -280,7 +282,11 @@ def _why(error: Exception) -> str:
     """A phrase for Ray's error, whose own message has many lines."""
     if "No module named 'armillary'" in str(error):
         return "armillary is not installed on a machine of the cluster"
-    phrases = {**DEATHS, "OutOfMemoryError": "it had too little memory"}
+    phrases = {
+        **DEATHS,
+        "OutOfMemoryError": "it had too little memory",
+        "StopIteration": "it ended its task without a result",
+    }
     return phrases.get(type(error).__name__, type(error).__name__)
 
 

@@ -17,7 +17,7 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 def svgs(figures: Sequence[go.Figure], *, width: int = 900) -> list[str]:
     """Each figure as the text of an SVG file. Needs Playwright and a Chromium; 3-D plots are not drawn."""
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:

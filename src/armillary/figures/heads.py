@@ -85,15 +85,15 @@ def draw_patterns(head: Arrays) -> go.Figure:
         "null": ("random heads", "circle-open", "#D55E00"),
         "threshold": ("threshold", "line-ns-open", "black"),
     }
-    for name, (said, symbol, color) in marks.items():
+    for name, (meaning, symbol, color) in marks.items():
         figure.add_scatter(
             x=head[f"patterns_{name}"],
             y=names,
             mode="markers",
             marker=dict(symbol=symbol, size=11, color=color, line_width=2),
-            name=said,
+            name=meaning,
             meta=dict(x=f"patterns_{name}"),
-            hovertemplate=f"%{{y}}: %{{x:.3f}}<extra>{said}</extra>",
+            hovertemplate=f"%{{y}}: %{{x:.3f}}<extra>{meaning}</extra>",
         )
     figure.update_xaxes(title="mean attention, or score", range=[0, 1.02]).update_yaxes(autorange="reversed")
     return _panel(figure, "Where it attends", legend=True)
@@ -138,9 +138,9 @@ class Panel:
 
 
 def _drawn(panel: str, atlas: "Atlas", layer: int, head: int) -> go.Figure | None:
-    found = PANELS[panel].arrays(atlas, layer, head)
-    own = [values for name, values in (found or {}).items() if name not in PANELS[panel].shared]
-    return PANELS[panel].draw(found) if found and any(np.isfinite(values).any() for values in own) else None
+    arrays = PANELS[panel].arrays(atlas, layer, head)
+    own = [values for name, values in (arrays or {}).items() if name not in PANELS[panel].shared]
+    return PANELS[panel].draw(arrays) if arrays and any(np.isfinite(values).any() for values in own) else None
 
 
 def _draw_lags(head: Arrays) -> go.Figure:
@@ -170,17 +170,17 @@ def _draw_frequencies(head: Arrays) -> go.Figure:
         ("k", 2, "|k|", "#E69F00"),
         ("change", 3, "change", "#D55E00"),
     )
-    for name, col, said, color in panels:
+    for name, col, title, color in panels:
         figure.add_scatter(
             x=head["frequency"],
             y=head[f"frequency_{name}"],
             mode="lines+markers",
             line_color=color,
             marker_size=4,
-            name=said,
+            name=title,
             showlegend=col == 2,
             meta=dict(y=f"frequency_{name}"),
-            hovertemplate=f"frequency %{{x}}: %{{y:.4g}}<extra>{said}</extra>",
+            hovertemplate=f"frequency %{{x}}: %{{y:.4g}}<extra>{title}</extra>",
             row=1,
             col=col,
         )
@@ -191,7 +191,7 @@ def _draw_frequencies(head: Arrays) -> go.Figure:
 
 def _draw_spectrum(head: Arrays) -> go.Figure:
     figure = go.Figure()
-    for product, said, color in (("qk", "W_q W_k'", "#0072B2"), ("ov", "W_v W_o", "#D55E00")):
+    for product, title, color in (("qk", "W_q W_k'", "#0072B2"), ("ov", "W_v W_o", "#D55E00")):
         for end, dash in (("", "solid"), ("_random", "dot")):
             if f"{product}_singular{end}" in head:
                 figure.add_scatter(
@@ -199,7 +199,7 @@ def _draw_spectrum(head: Arrays) -> go.Figure:
                     y=head[f"{product}_singular{end}"],
                     mode="lines",
                     line=dict(color=color, dash=dash),
-                    name=said + (", random weights" if end else ""),
+                    name=title + (", random weights" if end else ""),
                     meta=dict(y=f"{product}_singular{end}"),
                 )
     figure.update_xaxes(title="component").update_yaxes(title="singular value / norm", rangemode="tozero")
@@ -213,9 +213,9 @@ def _draw_rho(head: Arrays) -> go.Figure:
         "rho_predicted": ("predicted from the weights", dict(color="#D55E00", dash="dash")),
         "rho_predicted_data": ("predicted, measured Sigma", dict(color="#009E73", dash="dot")),
     }
-    for name, (said, line) in lines.items():
+    for name, (title, line) in lines.items():
         if name in head:
-            figure.add_scatter(x=head["place"], y=head[name], mode="lines", line=line, name=said, meta=dict(y=name))
+            figure.add_scatter(x=head["place"], y=head[name], mode="lines", line=line, name=title, meta=dict(y=name))
     figure.update_xaxes(title="position of the key, oldest to newest").update_yaxes(title="rho", range=[0, 1.02])
     return _panel(figure, "Which keys propagate a signal", legend=True)
 

@@ -35,11 +35,11 @@ def propagation_variance() -> go.Figure:
 
 def bilinear_variance() -> go.Figure:
     """Var(x'Cy) over the correlation of x and y, which the printed form omits (`armillary theory T6.3`)."""
-    found = corrections.bilinear_forms()
+    curves = corrections.bilinear_forms()
     figure = go.Figure()
-    figure.add_scatter(x=found.x, y=found.values["as printed"], name="as printed (independent x, y)", line=PRINTED)
-    figure.add_scatter(x=found.x, y=found.values["corrected"], name="with the cross-covariance", line=CORRECTED)
-    figure.add_scatter(x=found.x, y=found.values["simulated"], mode="markers", marker=SIMULATED, name="simulated")
+    figure.add_scatter(x=curves.x, y=curves.values["as printed"], name="as printed (independent x, y)", line=PRINTED)
+    figure.add_scatter(x=curves.x, y=curves.values["corrected"], name="with the cross-covariance", line=CORRECTED)
+    figure.add_scatter(x=curves.x, y=curves.values["simulated"], mode="markers", marker=SIMULATED, name="simulated")
     figure.update_xaxes(title="correlation of x and y").update_yaxes(title="variance of x'Cy")
     return styled(figure, "The variance of a bilinear form", height=380)
 
@@ -52,11 +52,11 @@ def slerp_error() -> go.Figure:
         "as printed": ("best sinusoid, as conjectured", PRINTED),
         "corrected": ("half the variance of w - v", CORRECTED),
     }
-    for col, found in enumerate(corrections.divergence_along_slerp((1.0, 10.0)), start=1):
+    for col, curves in enumerate(corrections.divergence_along_slerp((1.0, 10.0)), start=1):
         for kind, (name, line) in lines.items():
-            y = found.values[kind]
+            y = curves.values[kind]
             figure.add_scatter(
-                x=found.x, y=y, name=name, line=line, legendgroup=name, showlegend=col == 1, row=1, col=col
+                x=curves.x, y=y, name=name, line=line, legendgroup=name, showlegend=col == 1, row=1, col=col
             )
     figure.update_xaxes(title="t along the great circle")
     return styled(figure, "KL divergence along SLERP", height=380)
@@ -65,10 +65,10 @@ def slerp_error() -> go.Figure:
 def entropy_minimum() -> go.Figure:
     """The least entropy for logits of a given norm: the printed one exceeds log T (`armillary theory L26`)."""
     tokens = 40
-    found = corrections.least_entropy(tokens)
+    curves = corrections.least_entropy(tokens)
     figure = go.Figure()
-    for (name, values), line in zip(found.values.items(), (PRINTED, CORRECTED), strict=True):
-        figure.add_scatter(x=found.x, y=values, name=name, line=line)
+    for (name, values), line in zip(curves.values.items(), (PRINTED, CORRECTED), strict=True):
+        figure.add_scatter(x=curves.x, y=values, name=name, line=line)
     figure.add_hline(np.log(tokens), line_color="#888", annotation_text="log T: no entropy is larger")
     figure.update_xaxes(title="norm of the logits").update_yaxes(title="least entropy (nats)")
     return styled(figure, f"The least attention entropy, T = {tokens}", height=380)
@@ -76,7 +76,7 @@ def entropy_minimum() -> go.Figure:
 
 def angular_information() -> go.Figure:
     """Var(v'Cw) over the angle: constant for a random C, not for a tied one (`armillary theory T6.47`, T6.48b)."""
-    found = corrections.angles()
+    curves = corrections.angles()
     tied = dict(color="#1f77b4")
     figure = go.Figure()
     for kind, name, line in (
@@ -84,12 +84,12 @@ def angular_information() -> go.Figure:
         ("independent", "independent weights", CORRECTED),
         ("tied", "tied weights", tied),
     ):
-        figure.add_scatter(x=found.x, y=found.values[kind], name=name, line=line)
+        figure.add_scatter(x=curves.x, y=curves.values[kind], name=name, line=line)
     for kind, name, marker in (
         ("independent, simulated", "simulated, independent", SIMULATED),
         ("tied, simulated", "simulated, tied", dict(**tied, size=6, symbol="x")),
     ):
-        figure.add_scatter(x=found.x, y=found.values[kind], mode="markers", marker=marker, name=name)
+        figure.add_scatter(x=curves.x, y=curves.values[kind], mode="markers", marker=marker, name=name)
     figure.update_xaxes(title="cosine of the two vectors").update_yaxes(
         title="variance of the logit", rangemode="tozero"
     )
@@ -98,21 +98,21 @@ def angular_information() -> go.Figure:
 
 def collapse() -> go.Figure:
     """Distance to one common token over depth, with and without skip (`armillary theory T7.7`)."""
-    found = corrections.collapse_of_tokens()
+    curves = corrections.collapse_of_tokens()
     figure = go.Figure()
-    for name, values in found.values.items():
-        figure.add_scatter(x=found.x, y=np.maximum(values, LEAST), name=name, mode="lines+markers")
+    for name, values in curves.values.items():
+        figure.add_scatter(x=curves.x, y=np.maximum(values, LEAST), name=name, mode="lines+markers")
     figure.update_xaxes(title="layer").update_yaxes(title="distance to one common token", type="log")
     return styled(figure, "Random attention layers make tokens alike", height=380)
 
 
 def theorem_one() -> go.Figure:
     """Residual of a smooth Gram matrix after k basis vectors: printed basis and DCT-II (`armillary theory S8`, S9)."""
-    found = corrections.smooth_gram_residuals()
+    curves = corrections.smooth_gram_residuals()
     figure = go.Figure()
     for kind, name, line in (("as printed", "as printed", PRINTED), ("corrected", "corrected (DCT-II)", CORRECTED)):
-        y = np.maximum(found.values[kind], LEAST)
-        figure.add_scatter(x=found.x, y=y, name=name, line=line, mode="lines+markers")
+        y = np.maximum(curves.values[kind], LEAST)
+        figure.add_scatter(x=curves.x, y=y, name=name, line=line, mode="lines+markers")
     figure.update_xaxes(title="vectors in the basis").update_yaxes(title="residual", type="log")
     return styled(figure, "Theorem 1: the basis matters", height=380)
 

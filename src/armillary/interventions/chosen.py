@@ -55,7 +55,11 @@ def choose_heads(model: nn.Module, layers: Iterable[int] | None, heads: Heads) -
 def _pairs(anatomy: Anatomy, layers: list[int], heads: Heads) -> set[tuple[int, int]]:
     for layer in layers:
         if not 0 <= layer < len(anatomy.layers):
-            raise ArmillaryError(f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}")
+            raise ArmillaryError(
+                f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}",
+                given=layer,
+                expected=range(len(anatomy.layers)),
+            )
     if heads is None:
         return {(layer, head) for layer in layers for head in range(anatomy.layers[layer].heads)}
     pairs = set()

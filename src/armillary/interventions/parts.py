@@ -43,7 +43,11 @@ def without(
     chosen = set(range(len(anatomy.layers)) if layers is None else layers)
     for layer in chosen:
         if not 0 <= layer < len(anatomy.layers):
-            raise ArmillaryError(f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}")
+            raise ArmillaryError(
+                f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}",
+                given=layer,
+                expected=range(len(anatomy.layers)),
+            )
     calls: dict[int, int] = {}
     with ExitStack() as hooks:
         start_hook = model.register_forward_pre_hook(lambda *_: calls.clear())

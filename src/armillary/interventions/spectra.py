@@ -25,7 +25,12 @@ def scaled(
     normalize q and k after the projection are refused, since scaling would have no effect.
     """
     if not alpha == alpha or alpha in (float("inf"), float("-inf")):
-        raise ArmillaryError(f"a spectrum cannot be scaled by {alpha}", advice="give a finite number")
+        raise ArmillaryError(
+            f"a spectrum cannot be scaled by {alpha}",
+            advice="give a finite number",
+            given=alpha,
+            expected="a finite number",
+        )
     chosen = choose_heads(model, layers, heads)
     if any(layer.layer.qk_norm is not None for layer in chosen):
         raise ArmillaryError(
@@ -70,9 +75,13 @@ def cut(
     A key or value head is cut only if all of its queries are chosen.
     """
     if rank < 0:
-        raise ArmillaryError(f"a matrix cannot keep {rank} singular values", advice="give 0 or more")
+        raise ArmillaryError(
+            f"a matrix cannot keep {rank} singular values", advice="give 0 or more", given=rank, expected="0 or more"
+        )
     if keep not in ("top", "rest"):
-        raise ArmillaryError(f"keep={keep!r} is not known", advice="it can be 'top' or 'rest'")
+        raise ArmillaryError(
+            f"keep={keep!r} is not known", advice="it can be 'top' or 'rest'", given=keep, expected=("top", "rest")
+        )
     matrices = _matrices(choose_heads(model, layers, heads), parts)
 
     def change() -> None:
@@ -102,7 +111,12 @@ def randomized(
     head's own singular values with random orthogonal bases. Biases do not change.
     """
     if keep not in ("shape", "norm", "spectrum"):
-        raise ArmillaryError(f"keep={keep!r} is not known", advice="it can be 'shape', 'norm' or 'spectrum'")
+        raise ArmillaryError(
+            f"keep={keep!r} is not known",
+            advice="it can be 'shape', 'norm' or 'spectrum'",
+            given=keep,
+            expected=("shape", "norm", "spectrum"),
+        )
     matrices = _matrices(choose_heads(model, layers, heads), parts)
     generator = torch.Generator().manual_seed(seed)
 

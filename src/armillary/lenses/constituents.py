@@ -62,3 +62,21 @@ def means_of(atlas: "Atlas") -> Means:
         )
     mean = torch.from_numpy(atlas.group("input")["position_mean"].to_numpy())
     return Means(mean, atlas.settings["skip"])
+
+
+def logit_parts(heads: pd.DataFrame) -> pd.DataFrame:
+    """The parts of each head's logits: rotated mean, positional vectors, bias, mixed, content; they add to 1."""
+    vectors = heads["share_mean_pos"] + heads["share_pos_mean"] + heads["share_pos_pos"]
+    parts = {
+        "rotated mean": heads["share_mean_mean"],
+        "positional vectors": vectors,
+        "bias": heads["share_bias"].fillna(0.0).where(vectors.notna()),
+        "mixed": heads["mixed_share"],
+        "content": heads["content_share"],
+    }
+    return pd.DataFrame(parts).astype(float)
+
+
+def parts_by_layer(heads: pd.DataFrame) -> pd.DataFrame:
+    """The parts of the logits of each layer, mean over its heads."""
+    return logit_parts(heads).groupby(heads["layer"]).mean()

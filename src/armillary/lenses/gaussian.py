@@ -33,9 +33,18 @@ def layer_table(atlas: "Atlas", shrinkage: float = SHRINKAGE, components: int = 
     heads. token_cosine, rank_one_distance: of the residual stream at this layer's input.
     """
     if not 0 <= shrinkage <= 1:
-        raise ArmillaryError(f"`shrinkage={shrinkage}` is not between 0 (none) and 1 (a multiple of the identity)")
+        raise ArmillaryError(
+            f"`shrinkage={shrinkage}` is not between 0 (none) and 1 (a multiple of the identity)",
+            given=shrinkage,
+            expected="0 to 1",
+        )
     if components < 1:
-        raise ArmillaryError(f"`components={components}` is not positive", advice="give 1 or more")
+        raise ArmillaryError(
+            f"`components={components}` is not positive",
+            advice="give 1 or more",
+            given=components,
+            expected="1 or more",
+        )
     covariances = atlas.group("input")
     if "covariance" not in covariances or "position_norm" not in covariances:
         raise ArmillaryError(

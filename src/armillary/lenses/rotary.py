@@ -225,13 +225,34 @@ def truncation_costs(atlas: "Atlas", *, reversed: bool = False) -> Float[np.ndar
     return np.asarray(frozen[..., ::-1])
 
 
+@dataclass(frozen=True)
+class TruncationCosts:
+    """truncation_costs of one kind of layer: the mean over its heads, and the largest."""
+
+    kind: LayerKind
+    mean: Float[np.ndarray, "kept"]
+    most: Float[np.ndarray, "kept"]
+
+
+def costs_by_kind(atlas: "Atlas", kinds: Sequence[LayerKind]) -> list[TruncationCosts]:
+    """What freezing the slowest frequencies costs the heads of each of these kinds of layers."""
+    costs = truncation_costs(atlas)
+    by_kind = [(kind, costs[list(kind.layers)]) for kind in kinds]
+    return [TruncationCosts(kind, np.nanmean(own, axis=(0, 1)), np.nanmax(own, axis=(0, 1))) for kind, own in by_kind]
+
+
 def recommended_p(atlas: "Atlas", share: float = 0.99, layers: Sequence[int] | None = None) -> RecommendedP:
     """The smallest p-RoPE fraction that keeps this share of the logits' variance, mean over the heads of these layers.
 
     Without `layers`, one p for all layers; use recommended_by_kind where layers have different bases.
     """
     if not 0 < share <= 1:
-        raise ArmillaryError(f"a share of {share} cannot be kept", advice="give a number above 0, at most 1")
+        raise ArmillaryError(
+            f"a share of {share} cannot be kept",
+            advice="give a number above 0, at most 1",
+            given=share,
+            expected="above 0, at most 1",
+        )
     costs = truncation_costs(atlas)
     if layers is not None:
         costs = np.where(np.isin(np.arange(len(costs)), layers)[:, None, None], costs, np.nan)

@@ -98,7 +98,12 @@ def attention_map(
     """
     for name, given, known in (("level", level, get_args(Level)), ("weights", weights, get_args(HeadWeights))):
         if given not in known:
-            raise ArmillaryError(f"{name}={given!r} is not known", advice=f"it can be {' or '.join(map(repr, known))}")
+            raise ArmillaryError(
+                f"{name}={given!r} is not known",
+                advice=f"it can be {' or '.join(map(repr, known))}",
+                given=given,
+                expected=known,
+            )
     if not text.strip():
         raise ArmillaryError("the text is empty: a map needs words")
     words = words_of(tokenizer, text) if level == "word" else token_words(tokenizer, text)
@@ -255,11 +260,19 @@ def _head_shares(
     shares: dict[int, Tensor] = {}
     for layer in range(len(anatomy.layers)) if layers is None else layers:
         if not 0 <= layer < len(anatomy.layers):
-            raise ArmillaryError(f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}")
+            raise ArmillaryError(
+                f"there is no layer {layer}: this model has layers 0 to {len(anatomy.layers) - 1}",
+                given=layer,
+                expected=range(len(anatomy.layers)),
+            )
         count = anatomy.layers[layer].heads
         wrong = [head for head in heads or () if not 0 <= head < count]
         if wrong:
-            raise ArmillaryError(f"there is no head {wrong[0]} in layer {layer}: it has heads 0 to {count - 1}")
+            raise ArmillaryError(
+                f"there is no head {wrong[0]} in layer {layer}: it has heads 0 to {count - 1}",
+                given=wrong[0],
+                expected=range(count),
+            )
         chosen = torch.zeros(count, dtype=torch.float64)
         chosen[list(range(count)) if heads is None else list(heads)] = 1
         if weights == "output":

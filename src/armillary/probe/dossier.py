@@ -20,7 +20,9 @@ def parse_head(name: str) -> tuple[int, int]:
     before, _, after = name.partition(".")
     layer, head = whole_number(before), whole_number(after)
     if layer is None or head is None:
-        raise ArmillaryError(f"{name!r} is not a head", advice="write LAYER.HEAD, as in 3.5")
+        raise ArmillaryError(
+            f"{name!r} is not a head", advice="write LAYER.HEAD, as in 3.5", given=name, expected="LAYER.HEAD"
+        )
     return layer, head
 
 

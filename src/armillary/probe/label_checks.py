@@ -91,7 +91,7 @@ def check_heads(
     atlas: Atlas,
     chosen: pd.DataFrame,
     *,
-    blocks: int = 8,
+    sequences: int = 8,
     batch: int = 4,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
@@ -100,7 +100,7 @@ def check_heads(
     used, rest: names of REMOVALS. attention_*: mean over rows of the total variation distance between attention before
     and after; keys_*: attention that the label's own keys lose (matching, preference and content name none); loss_*:
     change of the loss in nats per token. Induction and duplicate heads run on repeated random tokens (loss on the
-    second copy), the others on the atlas's first sequences (`blocks` of them). holds: without `used` the label's keys
+    second copy), the others on the atlas's first `sequences` sequences. holds: without `used` the label's keys
     lose more than without `rest` (or, if the label names none, attention changes more); loss_holds: the loss rises
     more. *_frequencies, *_other_frequencies and frequencies_hold are the same for the rotary frequencies that such a
     head should use, and the others. Verdicts are missing if the difference is within two standard errors.
@@ -108,11 +108,11 @@ def check_heads(
     anatomy = Tap(model).anatomy
     if anatomy.missing:
         raise ArmillaryError(anatomy.missing)
-    sequences = atlas.group("corpus")["tokens"].to_numpy()
-    repeated, period, begin = repeated_sequences(sequences, anatomy, atlas.settings["seed"] + 1)
+    text = atlas.group("corpus")["tokens"].to_numpy()
+    repeated, period, begin = repeated_sequences(text, anatomy, atlas.settings["seed"] + 1)
     texts = {
-        False: (sequences[:blocks].astype(np.int64), int(atlas.settings["skip"])),
-        True: (repeated[:blocks], begin + period),
+        False: (text[:sequences].astype(np.int64), int(atlas.settings["skip"])),
+        True: (repeated[:sequences], begin + period),
     }
     heads = [
         _Head(layer, head, str(label), _relation(str(label), period, begin))

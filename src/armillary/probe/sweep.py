@@ -75,7 +75,9 @@ def sweep(
     only the layers with this base; costs and the recommended p are then those of their heads.
     """
     if what not in SWEPT:
-        raise ArmillaryError(f"{what} cannot be swept", advice=f"there are {', '.join(SWEPT)}")
+        raise ArmillaryError(
+            f"{what} cannot be swept", advice=f"there are {', '.join(SWEPT)}", given=what, expected=tuple(SWEPT)
+        )
     arrays = frequency_arrays(atlas)
     if not predicts(model):
         raise ArmillaryError(f"{type(model).__name__} does not predict the next token: a sweep has no loss to compare")

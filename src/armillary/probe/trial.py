@@ -56,7 +56,9 @@ def trial(
     tokens = tokenizer(text, return_tensors="pt")["input_ids"].to(next(model.parameters()).device)
     anatomy = describe(model)
     if generate < 0:
-        raise ArmillaryError(f"{generate} tokens cannot be generated", advice="give 0 or more")
+        raise ArmillaryError(
+            f"{generate} tokens cannot be generated", advice="give 0 or more", given=generate, expected="0 or more"
+        )
     if anatomy.vocabulary and tokens.numel() and int(tokens.max()) >= anatomy.vocabulary:
         raise ArmillaryError("the tokenizer gives tokens outside the vocabulary: it does not belong to this model")
     if tokens.shape[1] < 3:

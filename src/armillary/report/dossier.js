@@ -62,33 +62,33 @@ function of(name, row) {
 }
 
 function words(row) {
-  const said = [];
+  const sentences = [];
   const masses = [["prev_mass", "the previous token"], ["first_mass", "the first token"], ["self_mass", "itself"]]
     .filter(([name]) => of(name, row) !== null)
     .sort((a, b) => of(b[0], row) - of(a[0], row));
-  if (masses.length) said.push(`Gives ${listed(masses.map(([name, to]) => `${percent(of(name, row))} of its attention to ${to}`), " of its attention")}.`);
-  if (of("mean_distance", row) !== null) said.push(`Attends ${of("mean_distance", row).toFixed(1)} tokens back on average.`);
+  if (masses.length) sentences.push(`Gives ${listed(masses.map(([name, to]) => `${percent(of(name, row))} of its attention to ${to}`), " of its attention")}.`);
+  if (of("mean_distance", row) !== null) sentences.push(`Attends ${of("mean_distance", row).toFixed(1)} tokens back on average.`);
   if (of("positional_share", row) !== null) {
-    said.push(`Position explains ${percent(of("positional_share", row))} of its logits, content ${percent(of("content_share", row))}, the two together ${percent(of("mixed_share", row))}.`);
+    sentences.push(`Position explains ${percent(of("positional_share", row))} of its logits, content ${percent(of("content_share", row))}, the two together ${percent(of("mixed_share", row))}.`);
   }
   if (new Set(values("heads", "layer_kind") ?? []).size > 1) {
     const base = of("rotary_base", row);
-    said.push(`Its layer ${of("layer_kind", row) === "window" ? "has a window" : "sees all tokens"}${base === null ? "" : ` and has rotary base ${base.toLocaleString("en")}`}.`);
+    sentences.push(`Its layer ${of("layer_kind", row) === "window" ? "has a window" : "sees all tokens"}${base === null ? "" : ` and has rotary base ${base.toLocaleString("en")}`}.`);
   }
-  const place = make("div", { className: "words" }, make("p", {}, said.join(" ") || "This atlas was made from weights alone."));
-  const found = page.evidence[row] ?? [];
+  const place = make("div", { className: "words" }, make("p", {}, sentences.join(" ") || "This atlas was made from weights alone."));
+  const reasons = page.evidence[row] ?? [];
   const label = of("label", row);
   if (!label) return (place.append(make("p", {}, "This atlas has no labels: scan again to get them.")), place);
-  const own = found.filter((one) => one[0] === label && one[1] === "rule");
+  const own = reasons.filter((one) => one[0] === label && one[1] === "rule");
   const significant = { yes: "significant against random heads of the same size", no: "not significant against random heads of the same size" }[of("significant", row)] ?? "not compared with random heads";
   const check = { fails: ", but its check failed", holds: ", and its check passed", undecided: ", and its check is undecided" }[of("check", row)] ?? "";
   const verdict = significant + check + besides(row);
   place.append(make("p", {}, make("strong", {}, `Labeled \u2018${label}\u2019`), `: ${own.length ? own.map(rule).join("; ") + "; " : ""}${verdict}. Its nearest kinds are ${of("first_label", row)} and ${of("second_label", row)}.`));
-  const support = found.filter((one) => one[1] === "support");
+  const support = reasons.filter((one) => one[1] === "support");
   if (support.length) {
     place.append(make("p", {}, `Other lenses: ${support.map(([, , measure, value, , threshold, , holds]) => `${measure} is ${shown(value)}, ${holds ? "above" : "not above"} ${shown(threshold)}`).join("; ")}.`));
   }
-  if (found.length) place.append(evidence(found));
+  if (reasons.length) place.append(evidence(reasons));
   return place;
 }
 
@@ -119,9 +119,9 @@ function rule([label, , measure, value, none, threshold, strength]) {
   return `${measure} is ${shown(value)}${random}` + (strength === null ? "" : `; ${percent(strength)} ${SHARES[label] ?? "of its focus"}`);
 }
 
-function evidence(found) {
+function evidence(reasons) {
   const names = ["label", "measure", "value", "random heads", "threshold", "strength", "holds"];
-  const lines = found
+  const lines = reasons
     .filter((one) => one[1] === "rule")
     .sort((a, b) => (b[6] ?? -1) - (a[6] ?? -1))
     .map(([label, , measure, value, none, threshold, strength, holds]) =>
@@ -138,11 +138,11 @@ function scrolled(table, name) {
 function panels(row) {
   const place = make("div", { className: "panels" });
   for (const [name, template] of Object.entries(page.panels)) {
-    const said = template.layout.title?.text ?? name;
+    const title = template.layout.title?.text ?? name;
     const figure = make("figure", { className: name });
-    if (holds(name, row)) figure.append(make("div", { className: "plot", role: "group", "aria-label": said, "data-panel": name }));
+    if (holds(name, row)) figure.append(make("div", { className: "plot", role: "group", "aria-label": title, "data-panel": name }));
     else figure.append(make("p", { className: "none" }, "Not measured, or not defined for this head."));
-    figure.append(make("figcaption", {}, said));
+    figure.append(make("figcaption", {}, title));
     place.append(figure);
   }
   return place;

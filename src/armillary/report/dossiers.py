@@ -35,15 +35,15 @@ def dossiers(atlas: "Atlas", evidence: pd.DataFrame | None) -> dict[str, Any]:
     panels: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
 
-    def add(name: str, found: Arrays | None, draw: Any, shared: tuple[str, ...]) -> None:
-        if found is None:
+    def add(name: str, numbers: Arrays | None, draw: Any, shared: tuple[str, ...]) -> None:
+        if numbers is None:
             return
-        own = {key: values for key, values in found.items() if key not in shared}
+        own = {key: values for key, values in numbers.items() if key not in shared}
         rows = np.stack([np.isfinite(v).reshape(len(heads), -1).any(1) for v in own.values()]).any(0)
         if not rows.any():
             return
         first = int(np.argmax(rows))
-        template = plain(draw({**found, **{key: values[first] for key, values in own.items()}}))
+        template = plain(draw({**numbers, **{key: values[first] for key, values in own.items()}}))
         for trace in template["data"]:
             for field in trace.get("meta", {}):
                 trace.pop(field, None)
@@ -58,16 +58,16 @@ def dossiers(atlas: "Atlas", evidence: pd.DataFrame | None) -> dict[str, Any]:
     add("patterns", patterns, draw_patterns, ("patterns_name",))
     add("shares", share_arrays(heads), draw_shares, ())
     for name, panel in PANELS.items():
-        found = panel.arrays(atlas, None, None)
-        if found is not None:
-            if "logits" in found:
-                step = -(-len(found["token"]) // CELLS)
-                found["token"] = np.array(
-                    [part.mean() for part in np.split(found["token"], range(step, len(found["token"]), step))]
+        numbers = panel.arrays(atlas, None, None)
+        if numbers is not None:
+            if "logits" in numbers:
+                step = -(-len(numbers["token"]) // CELLS)
+                numbers["token"] = np.array(
+                    [part.mean() for part in np.split(numbers["token"], range(step, len(numbers["token"]), step))]
                 )
-                found["logits"] = coarse(found["logits"], step)
-            found = {key: v if key in panel.shared else by_row(heads, v) for key, v in found.items()}
-        add(name, found, panel.draw, panel.shared)
+                numbers["logits"] = coarse(numbers["logits"], step)
+            numbers = {key: v if key in panel.shared else by_row(heads, v) for key, v in numbers.items()}
+        add(name, numbers, panel.draw, panel.shared)
     return {"panels": panels, "arrays": arrays}
 
 

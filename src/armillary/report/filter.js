@@ -15,14 +15,14 @@ export function parse(text, columns, shown, nameOf) {
   for (const raw of text.split(/,|&&|\band\b/)) {
     const term = raw.trim();
     if (!term) continue;
-    const found = /^(\w+)\s*(<=|>=|!=|==|=|<|>)\s*(.+)$/.exec(term);
-    if (!found) {
+    const match = /^(\w+)\s*(<=|>=|!=|==|=|<|>)\s*(.+)$/.exec(term);
+    if (!match) {
       if (/[<>=]/.test(term)) return { error: `\u2018${term}\u2019 is not a condition: write one as in prev_mass > 0.3` };
       const words = term.toLowerCase();
       conditions.push((row) => nameOf(row) === words || shown.some((column) => cell(column, row).includes(words)));
       continue;
     }
-    const [, name, sign, right] = found;
+    const [, name, sign, right] = match;
     const column = named.get(name);
     if (!column) return { error: `there is no column \u2018${name}\u2019` };
     const test = tests[sign === "==" ? "=" : sign];

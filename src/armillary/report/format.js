@@ -25,8 +25,8 @@ export function make(tag, properties = {}, ...children) {
 }
 
 export function values(table, column) {
-  const found = page.tables[table]?.columns.find((one) => one.name === column);
-  return found ? found.values : null;
+  const entry = page.tables[table]?.columns.find((one) => one.name === column);
+  return entry ? entry.values : null;
 }
 
 export function headName(row) {

@@ -18,9 +18,9 @@ export function headMap() {
 
 function figureOf(measure) {
   if (page.maps[measure]) return page.maps[measure];
-  const found = values("heads", measure);
-  const sizes = found.filter((value) => value !== null).map(Math.abs).sort((a, b) => a - b);
-  const signed = found.some((value) => value < 0);
+  const numbers = values("heads", measure);
+  const sizes = numbers.filter((value) => value !== null).map(Math.abs).sort((a, b) => a - b);
+  const signed = numbers.some((value) => value < 0);
   const limit = sizes[Math.min(sizes.length - 1, Math.floor(0.99 * sizes.length))] || sizes.at(-1) || 1;
   const template = structuredClone(page.maps[signed ? "numbers signed" : "numbers positive"]);
   const [trace] = template.data;
@@ -28,7 +28,7 @@ function figureOf(measure) {
   const heads = values("heads", "head");
   const [rows, columns] = [Math.max(...layers) + 1, Math.max(...heads) + 1];
   trace.z = Array.from({ length: rows }, () => Array(columns).fill(null));
-  found.forEach((value, i) => (trace.z[layers[i]][heads[i]] = value));
+  numbers.forEach((value, i) => (trace.z[layers[i]][heads[i]] = value));
   trace.x = [...Array(columns).keys()];
   trace.y = [...Array(rows).keys()];
   trace.zmin = signed ? -limit : 0;

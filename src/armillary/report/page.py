@@ -149,7 +149,7 @@ def _template() -> dict[str, Any]:
 
 def _card(card: Card, number: int, figures: dict[str, Any]) -> str:
     drawn = _picture(card.picture, f"first-{number}", figures, titled=False) if card.picture else ""
-    return f'<article class="card"><p class="told">{escape(card.text)}</p>{drawn}</article>'
+    return f'<article class="card"><p class="sentence">{escape(card.text)}</p>{drawn}</article>'
 
 
 def _section(section: Section, figures: dict[str, Any], tables: dict[str, Any]) -> str:

@@ -6,16 +6,17 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
-from jaxtyping import Float
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
+from armillary.atlas.compare import typical_changes
 from armillary.figures.head_map import measure_map
 from armillary.figures.heads import PART_COLORS
 from armillary.figures.style import styled
-from armillary.lenses.kinds import LayerKind
+from armillary.lenses.constituents import parts_by_layer
+from armillary.lenses.rotary import TruncationCosts
 from armillary.lenses.spectral import median_spectrum, typical_spectrum
-from armillary.report.sentences import head_names, known, parts_of
+from armillary.report.sentences import head_names, known
 
 STRIPS = {
     "first_mass": ("first token", "#D55E00"),
@@ -42,24 +43,24 @@ def small(heads: pd.DataFrame) -> int:
 
 def kinds(heads: pd.DataFrame) -> tuple[go.Figure, str]:
     """The map of labels; without labels, of how broad attention is, or of the weights' regimes."""
-    for measure, said in (
+    for measure, caption in (
         ("label", "Every head by its label."),
         ("entropy_norm", "How broadly every head attends: 0 is one key, 1 is uniform attention."),
         ("regime", "Every head by regime: the keys that can propagate a signal, predicted from its weights."),
     ):
         if known(heads, measure):
-            return measure_map(heads, measure).update_layout(height=small(heads)), said
+            return measure_map(heads, measure).update_layout(height=small(heads)), caption
     return go.Figure(), "The atlas has no measures of the heads."
 
 
 def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str] | None:
     """Shares of the logits by layer; without constituents, the positional share of the residual stream."""
     if known(heads, "positional_share", "content_share"):
-        parts = parts_of(heads).groupby(heads["layer"]).mean()
-        said = "Shares of the logits of each layer, mean over its heads."
+        parts = parts_by_layer(heads)
+        caption = "Shares of the logits of each layer, mean over its heads."
     elif known(layers, "pos_share"):
         parts = layers.set_index("layer")[["pos_share"]].rename(columns={"pos_share": "positional vectors"})
-        said = "How much of the residual stream depends on position alone."
+        caption = "How much of the residual stream depends on position alone."
     else:
         return None
     figure = go.Figure()
@@ -78,8 +79,8 @@ def position(heads: pd.DataFrame, layers: pd.DataFrame) -> tuple[go.Figure, str]
     if (parts < -0.005).to_numpy().any():
         for level, dash in ((0, "solid"), (1, "dot")):
             figure.add_hline(level, line=dict(color="black", width=1.2, dash=dash))
-        said += f" {AGAINST}"
-    return styled(figure, "", height=small(heads)), said
+        caption += f" {AGAINST}"
+    return styled(figure, "", height=small(heads)), caption
 
 
 AGAINST = "A part below 0 % opposes the others, which then exceed 100 %; all parts add to 100 %."
@@ -102,7 +103,7 @@ def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
             return None
         strips = {"qk_align_z": ("alignment of queries and keys (z)", "#0072B2")}
     figure = go.Figure()
-    for i, (column, (said, color)) in enumerate(strips.items()):
+    for i, (column, (meaning, color)) in enumerate(strips.items()):
         shown = heads[heads[column].notna()].sort_values(column, ascending=False, kind="stable")
         if len(heads) > MANY:
             shown = shown.groupby("layer").head(LOUDEST)
@@ -113,8 +114,8 @@ def outstanding(heads: pd.DataFrame) -> tuple[go.Figure, str] | None:
             mode="markers",
             marker=dict(color=color, size=6, opacity=0.75),
             customdata=head_names(shown),
-            name=said,
-            hovertemplate="head %{customdata}: %{y:.3f}<extra>" + said + "</extra>",
+            name=meaning,
+            hovertemplate="head %{customdata}: %{y:.3f}<extra>" + meaning + "</extra>",
         )
         where = dict(x=float(shown["layer"].iloc[0]) + aside, y=float(shown[column].iloc[0]))
         figure.add_annotation(**where, text=head_names(shown)[0], showarrow=False, yshift=11, font_size=11)
@@ -144,12 +145,12 @@ def layer_shares(layers: pd.DataFrame) -> go.Figure:
         "ctx_share": ("sequence", "#E69F00"),
         "resid_share": ("rest", "#999"),
     }
-    for column, (said, color) in names.items():
-        figure.add_bar(x=at, y=layers[column], name=said, marker_color=color, legendgroup=said, row=1, col=1)
+    for column, (meaning, color) in names.items():
+        figure.add_bar(x=at, y=layers[column], name=meaning, marker_color=color, legendgroup=meaning, row=1, col=1)
     lengths = {"mu_norm": ("mean", "#009E73"), "pos_norm": ("position", "#0072B2"), "ctx_norm": ("sequence", "#E69F00")}
-    for column, (said, color) in lengths.items():
-        line = dict(line_color=color, legendgroup=said, showlegend=said == "mean", mode="lines+markers")
-        figure.add_scatter(x=at, y=layers[column], name=said, **line, row=1, col=2)
+    for column, (meaning, color) in lengths.items():
+        line = dict(line_color=color, legendgroup=meaning, showlegend=meaning == "mean", mode="lines+markers")
+        figure.add_scatter(x=at, y=layers[column], name=meaning, **line, row=1, col=2)
     for i, k in enumerate((1, 3, 5, 10)):
         line = dict(line_color=sample_colorscale("Viridis", [i / 4])[0], mode="lines+markers")
         figure.add_scatter(x=at, y=layers[f"dct_energy_{k}"], name=f"lowest {k}", **line, row=1, col=3)
@@ -195,19 +196,17 @@ def median_spectra(arrays: xr.Dataset) -> go.Figure:
 KIND_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def truncation(costs: Float[np.ndarray, "layer head kept"], kinds: Sequence[LayerKind]) -> go.Figure:
+def truncation(costs: Sequence[TruncationCosts]) -> go.Figure:
     """Change of the logits if only the n fastest frequencies rotate, by kind of layer: mean over heads, and largest."""
     figure = go.Figure()
-    at = np.arange(costs.shape[-1] - 1)  # with all of them the change is 0, which has no logarithm
-    for i, kind in enumerate(kinds):
-        own = costs[list(kind.layers), ..., :-1]
-        of = "" if len(kinds) == 1 else f", {kind.name}"
-        for said, values, dash in (
-            ("mean over heads", np.nanmean(own, axis=(0, 1)), "solid"),
-            ("most affected head", np.nanmax(own, axis=(0, 1)), "dash"),
-        ):
+    for i, cost in enumerate(costs):
+        of = "" if len(costs) == 1 else f", {cost.kind.name}"
+        for words, values, dash in (("mean over heads", cost.mean, "solid"), ("most affected head", cost.most, "dash")):
+            shown = values[:-1]  # with all of them the change is 0, which has no logarithm
             line = dict(color=KIND_COLORS[i % len(KIND_COLORS)], dash=dash)
-            figure.add_scatter(x=at, y=values, mode="lines+markers", marker_size=4, line=line, name=said + of)
+            figure.add_scatter(
+                x=np.arange(len(shown)), y=shown, mode="lines+markers", marker_size=4, line=line, name=words + of
+            )
     figure.add_hline(0.01, line=dict(color="gray", dash="dot"))
     figure.update_xaxes(title="frequencies that rotate, fastest first")
     figure.update_yaxes(title="squared change of the logits", type="log", tickformat="~g")
@@ -252,7 +251,7 @@ VERDICT_MARKS = {
 
 def change_bars(changes: pd.DataFrame) -> go.Figure:
     """The measures that changed most, median size over heads."""
-    sizes = changes[np.isfinite(changes["size"])].groupby("measure")["size"].median().nlargest(14)
+    sizes = typical_changes(changes).nlargest(14)
     figure = go.Figure(
         go.Bar(
             x=sizes.to_numpy(float),

@@ -3,8 +3,8 @@ import { make } from "./format.js";
 
 export function explain(button, table, name) {
   const note = document.getElementById("meaning");
-  const found = document.getElementById(`def-${table}-${name}`);
-  const words = found ? [...found.querySelector("dd").childNodes].map((node) => node.cloneNode(true)) : ["No definition."];
+  const entry = document.getElementById(`def-${table}-${name}`);
+  const words = entry ? [...entry.querySelector("dd").childNodes].map((node) => node.cloneNode(true)) : ["No definition."];
   const link = make("a", { href: `#def-${table}-${name}` }, "All definitions");
   link.addEventListener("click", () => {
     note.hidePopover();

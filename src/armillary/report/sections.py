@@ -94,11 +94,11 @@ def agreement(atlas: "Atlas") -> list[Block]:
     right = int((np.sign(table["correlation"]) == np.where(table["expected"] == "+", 1, -1)).sum())
     against = table[table["verdict"] == "contradicts"]
     named = "; ".join(f"{a} and {b}" for a, b in zip(against["a"], against["b"], strict=True))
-    said = f"the intervals of {len(against)} exclude it ({named})" if len(against) else "no interval excludes it"
+    exclusions = f"the intervals of {len(against)} exclude it ({named})" if len(against) else "no interval excludes it"
     return [
         Words(
             f"Rank correlations over heads between measures of different lenses that should agree: {right} of "
-            f"{len(table)} have the expected sign, and {said}. The 95 % intervals assume independent heads."
+            f"{len(table)} have the expected sign, and {exclusions}. The 95 % intervals assume independent heads."
         ),
         Picture(
             pictures.agreement(table),
@@ -135,12 +135,12 @@ def rotary(atlas: "Atlas") -> list[Block]:
     blocks: list[Block] = [Words(_recommended(kind, best)) for kind, best in recommended]
     blocks.append(
         Picture(
-            pictures.truncation(rotary_lens.truncation_costs(atlas), [kind for kind, _ in recommended]),
+            pictures.truncation(rotary_lens.costs_by_kind(atlas, [kind for kind, _ in recommended])),
             "The dotted line is 1 %. Cross terms between frequencies are left out.",
         )
     )
-    said = "Mean norm of each frequency's part of q, k and v, and its share of the logits; mean over heads."
-    blocks += [Picture(figure, said) for figure in rotary_figures.frequencies_by_kind(table)]
+    caption = "Mean norm of each frequency's part of q, k and v, and its share of the logits; mean over heads."
+    blocks += [Picture(figure, caption) for figure in rotary_figures.frequencies_by_kind(table)]
     if bands.empty:
         return [*blocks, Words("No head has a frequency with more than three times its median norm.")]
     shown = f"the {MOST_BANDS} strongest of {len(bands)}" if len(bands) > MOST_BANDS else "all"
@@ -176,8 +176,8 @@ def localization(atlas: "Atlas") -> list[Block]:
     except ArmillaryError as error:
         return [*blocks, Words(sentence(str(error)))]
     if table["observed"].notna().any():
-        said = "How often keys at each position propagate a signal, mean over the heads of a layer."
-        blocks.append(Picture(localization_figures.propagation_curves(table), said))
+        caption = "How often keys at each position propagate a signal, mean over the heads of a layer."
+        blocks.append(Picture(localization_figures.propagation_curves(table), caption))
         fit = localization_lens.fit_sentence(atlas)
         blocks += [Words(fit)] if fit else []
     else:
@@ -190,14 +190,16 @@ def gaussian(atlas: "Atlas") -> list[Block]:
     table = gaussian_lens.layer_table(atlas)
     blocks: list[Block] = []
     if any(str(column).removeprefix("mi_").isdecimal() for column in table.columns):
-        said = "Mutual information of the attention inputs of two tokens, on the leading components."
-        blocks.append(Picture(gaussian_figures.information_by_lag(table), said))
+        caption = "Mutual information of the attention inputs of two tokens, on the leading components."
+        blocks.append(Picture(gaussian_figures.information_by_lag(table), caption))
     if atlas.has("pairs"):
         predictions = gaussian_lens.logit_predictions(atlas)
         step = -(-len(predictions) // MOST_POINTS)
-        said = "Every head at every distance" + (f" (each {step}th point)" if step > 1 else "")
+        caption = "Every head at every distance" + (f" (each {step}th point)" if step > 1 else "")
         blocks.append(
-            Picture(gaussian_figures.predicted_variances(predictions[::step]), said + "; exact ones lie on the line.")
+            Picture(
+                gaussian_figures.predicted_variances(predictions[::step]), caption + "; exact ones lie on the line."
+            )
         )
     else:
         blocks.append(

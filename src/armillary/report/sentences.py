@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from armillary.lenses.constituents import logit_parts
 from armillary.lenses.kinds import LayerKind
 from armillary.lenses.rotary import RecommendedP
 
@@ -121,11 +122,11 @@ def kinds(heads: pd.DataFrame) -> Sentence:
         return write.sentence(_by_label(write, heads, model))
     if known(heads, *MASSES):
         rests = [(name, to, int((heads[name] > 0.5).sum())) for name, to in MASSES.items()]
-        said = listed([f"{to} in {write.count(name, n) if n else 'none'}" for name, to, n in rests])
-        return write.sentence(f"Of {model}, more than half of the attention goes {said}; this atlas has no labels.")
+        places = listed([f"{to} in {write.count(name, n) if n else 'none'}" for name, to, n in rests])
+        return write.sentence(f"Of {model}, more than half of the attention goes {places}; this atlas has no labels.")
     if known(heads, "regime"):
-        said = listed([f"{write.count(word, n)} {word}" for word, n in counted(heads["regime"], ())])
-        return write.sentence(f"Of {model}, by the keys that can propagate a signal (from the weights), {said}.")
+        regimes = listed([f"{write.count(word, n)} {word}" for word, n in counted(heads["regime"], ())])
+        return write.sentence(f"Of {model}, by the keys that can propagate a signal (from the weights), {regimes}.")
     return write.sentence(f"The model has {model}; this atlas does not have their labels.")
 
 
@@ -150,17 +151,17 @@ def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
 
 def _unsure(write: _Writer, heads: pd.DataFrame) -> str:
     """How many labels are not significant (broad and mixed never are), and how many failed their check."""
-    said = ""
+    doubts = ""
     if known(heads, "significant"):
         named = ~heads["label"].isin(["broad", "mixed"])
         unsure = int((named & ~heads["significant"].astype("boolean").fillna(True)).sum())
         labels = plural(unsure, "label is", "labels are")
-        said = f"; {write.count('unsure', unsure)} {labels} not significant against random heads" if unsure else ""
+        doubts = f"; {write.count('unsure', unsure)} {labels} not significant against random heads" if unsure else ""
     if known(heads, "check"):
         failed = int((heads["check"] == "fails").sum())
         checked = write.count("checked", int(heads["check"].notna().sum()))
-        said += f"; of {checked} checked labels, {write.count('failed', failed)} failed"
-    return said
+        doubts += f"; of {checked} checked labels, {write.count('failed', failed)} failed"
+    return doubts
 
 
 def _where(write: _Writer, word: str, part: pd.DataFrame) -> str:
@@ -182,19 +183,6 @@ def head_names(heads: pd.DataFrame) -> list[str]:
 # how position is carried ------------------------------------------------------------------------------------------
 
 
-def parts_of(heads: pd.DataFrame) -> pd.DataFrame:
-    """The parts of each head's logits: rotated mean, positional vectors, bias, mixed, content; they add to 1."""
-    vectors = heads["share_mean_pos"] + heads["share_pos_mean"] + heads["share_pos_pos"]
-    parts = {
-        "rotated mean": heads["share_mean_mean"],
-        "positional vectors": vectors,
-        "bias": heads["share_bias"].fillna(0.0).where(vectors.notna()),
-        "mixed": heads["mixed_share"],
-        "content": heads["content_share"],
-    }
-    return pd.DataFrame(parts).astype(float)
-
-
 THROUGH = {"rotated mean": "the rotated mean", "positional vectors": "positional vectors", "bias": "a position bias"}
 
 
@@ -203,14 +191,14 @@ def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Senten
     write = _Writer()
     declared = f"its layers have {listed(encodings)}" if encodings else "its layers declare no position encoding"
     if not known(heads, "positional_share", "content_share"):
-        said = why or "scan it with the streams positions and constituents"
-        return write.sentence(f"How this model carries position was not measured ({said}); {declared}.")
-    mean = parts_of(heads).mean()
+        reason = why or "scan it with the streams positions and constituents"
+        return write.sentence(f"How this model carries position was not measured ({reason}); {declared}.")
+    mean = logit_parts(heads).mean()
     total = float(heads["positional_share"].mean())
     text = f"Position explains {write.percent('positional', total)} of the logits' variation, mean over heads"
     through = [
-        f"{write.percent(name, float(mean[name]))} by {said}"
-        for name, said in THROUGH.items()
+        f"{write.percent(name, float(mean[name]))} by {carrier}"
+        for name, carrier in THROUGH.items()
         if abs(mean[name]) >= 0.005
     ]
     text += f" ({listed(through)})" if through else ""
@@ -225,9 +213,9 @@ def _extremes(write: _Writer, heads: pd.DataFrame) -> str:
     if len(layers) < 2 or layers.max() == layers.min():
         return ""
     most, least = int(str(layers.idxmax())), int(str(layers.idxmin()))
-    said = f"; position matters most in layer {write.count('most layer', most)}"
-    said += f" ({write.percent('most', layers.max())}) and least in layer {write.count('least layer', least)}"
-    return said + f" ({write.percent('least', layers.min())})"
+    extremes = f"; position matters most in layer {write.count('most layer', most)}"
+    extremes += f" ({write.percent('most', layers.max())}) and least in layer {write.count('least layer', least)}"
+    return extremes + f" ({write.percent('least', layers.min())})"
 
 
 # what stands out --------------------------------------------------------------------------------------------------
@@ -247,10 +235,10 @@ def stands_out(
         ("prev_mass", "the most attention to the previous token", write.percent),
         ("induction_score", "the largest induction score", write.number),
     )
-    for column, said, shown in strongest:
+    for column, subject, shown in strongest:
         if known(heads, column):
             top = heads[heads[column] == heads[column].max()]
-            clauses.append(f"{said} is {shown(column, float(heads[column].max()))} ({_which(write, column, top)})")
+            clauses.append(f"{subject} is {shown(column, float(heads[column].max()))} ({_which(write, column, top)})")
     if rotary:
         said_once = 1 < rotary[0][1].frequencies > rotary[0][1].kept
         frozen = [
@@ -265,8 +253,8 @@ def stands_out(
     if not clauses and known(heads, "qk_align_z"):
         z = heads["qk_align_z"].astype(float)
         top = heads[z == z.max()]
-        said = f"queries and keys are most aligned in {_which(write, 'align', top)}"
-        clauses.append(f"{said} (z\u00a0=\u00a0{write.number('qk_align_z', float(z.max()), 1)})")
+        most_aligned = f"queries and keys are most aligned in {_which(write, 'align', top)}"
+        clauses.append(f"{most_aligned} (z\u00a0=\u00a0{write.number('qk_align_z', float(z.max()), 1)})")
         rank = float(heads["qk_stable_rank"].median())
         clauses.append(f"the median stable rank of a head's W_q W_k' is {write.number('qk_stable_rank', rank, 1)}")
     if not clauses:
@@ -317,10 +305,10 @@ def labels_changed(a: pd.DataFrame, b: pd.DataFrame) -> Sentence:
     if not n:
         return write.sentence(f"All {write.count('heads', len(a))} heads keep their label.")
     changed_heads = f"{write.count('changed', n)} of {write.count('heads', len(a))} heads"
-    said = f"{changed_heads} {plural(n, 'has', 'have')} a different label"
+    change = f"{changed_heads} {plural(n, 'has', 'have')} a different label"
     pairs = counted(changed["before"].fillna("none") + " to " + changed["after"].fillna("none"), ())
     most = f"{pairs[0][0]} ({write.count('times', pairs[0][1])} {plural(pairs[0][1], 'head')})"
-    return write.sentence(f"{said}; the most frequent change is from {most}.")
+    return write.sentence(f"{change}; the most frequent change is from {most}.")
 
 
 def changed_labels(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
@@ -347,7 +335,7 @@ def position_changed(a: pd.DataFrame, b: pd.DataFrame) -> Sentence:
     """How the share of position in the logits changed, and where attention goes."""
     write = _Writer()
     clauses: list[str] = []
-    for column, said in (
+    for column, subject in (
         ("positional_share", "the share of position in the logits"),
         ("first_mass", "the attention to the first token"),
         ("prev_mass", "that to the previous one"),
@@ -355,7 +343,7 @@ def position_changed(a: pd.DataFrame, b: pd.DataFrame) -> Sentence:
         if known(a, column) and known(b, column):
             before, after = (float(table[column].mean()) for table in (a, b))
             went = f"{write.percent(f'{column} a', before)} to {write.percent(f'{column} b', after)}"
-            clauses.append(f"{said} goes from {went}" if not clauses else f"{said} from {went}")
+            clauses.append(f"{subject} goes from {went}" if not clauses else f"{subject} from {went}")
     if not clauses:
         return write.sentence("Not both atlases have shares of the logits or attention masses.")
     return write.sentence("On average over heads, " + listed(clauses) + ".")

@@ -115,7 +115,7 @@ export class Grid {
   }
 
   headers() {
-    const kept = this.head.contains(document.activeElement) ? document.activeElement.dataset.sort : null;
+    const focused = this.head.contains(document.activeElement) ? document.activeElement.dataset.sort : null;
     this.head.replaceChildren(
       ...this.names().map((name) => {
         const { words, number } = this.columns.get(name);
@@ -128,7 +128,7 @@ export class Grid {
         return cell;
       }),
     );
-    if (kept) this.head.querySelector(`[data-sort="${kept}"]`)?.focus();
+    if (focused) this.head.querySelector(`[data-sort="${focused}"]`)?.focus();
   }
 
   show() {

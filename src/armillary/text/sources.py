@@ -118,7 +118,11 @@ def _opened(source: str, seed: int) -> Read:
     if source.startswith("builtin:"):
         kind = source.removeprefix("builtin:")
         if kind not in KINDS:
-            raise ArmillaryError(f"there is no {source!r}: built in are builtin:prose, builtin:code and builtin:random")
+            raise ArmillaryError(
+                f"there is no {source!r}: built in are builtin:prose, builtin:code and builtin:random",
+                given=source,
+                expected=("builtin:prose", "builtin:code", "builtin:random"),
+            )
         return lambda take, skipped: _builtin(kind, seed, take)
     return _opened_data_set(source) if source.startswith("hf:") else _opened_place(source)
 

@@ -109,7 +109,12 @@ def combination(
 def shrunk(covariance: Covariance, amount: float | int) -> Covariance:
     """(1 - amount) S + amount (tr S / d) I: the same trace, eigenvalues shrunk to their mean."""
     if not 0 <= amount <= 1:
-        raise ArmillaryError(f"amount={amount}", advice="expected the share of the identity, from 0 (none) to 1.")
+        raise ArmillaryError(
+            f"amount={amount}",
+            advice="expected the share of the identity, from 0 (none) to 1.",
+            given=amount,
+            expected="0 to 1",
+        )
     d = len(covariance)
     return np.asarray((1 - amount) * covariance + amount * np.trace(covariance) / d * np.eye(d))
 

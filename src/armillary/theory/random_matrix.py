@@ -36,7 +36,12 @@ class MarchenkoPastur:
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
-            raise ArmillaryError(f"ratio={self.ratio}", advice="expected smaller side / larger side, in (0, 1].")
+            raise ArmillaryError(
+                f"ratio={self.ratio}",
+                advice="expected smaller side / larger side, in (0, 1].",
+                given=self.ratio,
+                expected="above 0, at most 1",
+            )
         _check_variance(self.variance)
 
     @property
@@ -70,7 +75,9 @@ class MarchenkoPastur:
         """The value that a share p lies below: bisection over phi in x = a + (b - a) sin^2(phi/2)."""
         p = np.asarray(p, dtype=np.float64)
         if not np.all((p >= 0) & (p <= 1)):
-            raise ArmillaryError(f"quantile of p={p}", advice="expected a share from 0 to 1.")
+            raise ArmillaryError(
+                f"quantile of p={p}", advice="expected a share from 0 to 1.", given=p, expected="0 to 1"
+            )
         span = np.sqrt(self.upper - self.lower)
         low, high = np.zeros_like(p), np.full_like(p, np.pi)
         for _ in range(BISECTIONS):

@@ -227,9 +227,18 @@ def _checked(section: str, section_class: Any, given: dict[str, Any]) -> dict[st
     settings = {}
     for key, value in given.items():
         if key not in types:
-            raise ArmillaryError(f"there is no setting {section}.{key}", advice=f"there are {', '.join(types)}")
+            raise ArmillaryError(
+                f"there is no setting {section}.{key}",
+                advice=f"there are {', '.join(types)}",
+                given=key,
+                expected=list(types),
+            )
         if mismatch(value, types[key]):
-            raise ArmillaryError(f"{section}.{key} = {repr(value)[:80]} is not {named(types[key])}")
+            raise ArmillaryError(
+                f"{section}.{key} = {repr(value)[:80]} is not {named(types[key])}",
+                given=value,
+                expected=named(types[key]),
+            )
         settings[key] = float(value) if _is_float(types[key]) and isinstance(value, int) else value
     return settings
 

@@ -196,7 +196,12 @@ class Monitor:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ArmillaryError(f"every={self.every} was given to the monitor", advice="it must be 1 or more")
+            raise ArmillaryError(
+                f"every={self.every} was given to the monitor",
+                advice="it must be 1 or more",
+                given=self.every,
+                expected="1 or more",
+            )
 
     def __call__(self, step: int) -> Snapshot | None:
         """Take a snapshot if `step` is a multiple of `every`; returns it, else None."""

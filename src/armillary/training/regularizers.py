@@ -76,7 +76,11 @@ class LocAteR:
     ) -> None:
         for name, value in (("scale", scale), ("mean", mean)):
             if not (isfinite(value) and value >= 0):
-                raise ArmillaryError(f"{name}={value} was given to LocAteR; it must be a finite number, 0 or more")
+                raise ArmillaryError(
+                    f"{name}={value} was given to LocAteR; it must be a finite number, 0 or more",
+                    given=value,
+                    expected="a finite number, 0 or more",
+                )
         if target != "localize" and (isinstance(target, str) or not isfinite(target)):
             raise ArmillaryError(
                 f"target={target!r} was given to LocAteR; it can be 'localize' or a finite number (1.0 in the paper)"
@@ -272,7 +276,12 @@ def sigma_reparam(model: Any, *, only: str = "all") -> None:
     then the parameters have other names.
     """
     if only not in ("all", "attention"):
-        raise ArmillaryError(f"only={only!r} is not known", advice="it can be 'all' or 'attention'")
+        raise ArmillaryError(
+            f"only={only!r} is not known",
+            advice="it can be 'all' or 'attention'",
+            given=only,
+            expected=("all", "attention"),
+        )
     modules = dict(_linear_layers(model, only))
     for name, module in modules.items():
         if parametrize.is_parametrized(module, "weight"):

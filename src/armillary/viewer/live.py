@@ -12,18 +12,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from armillary.anatomy.description import Rotary
 from armillary.anatomy.layout import entry
 from armillary.anatomy.modes import evaluating
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.lenses.constituents import means_of
 from armillary.observe.precision import wide
-from armillary.observe.softmax import softmax, wide_products
+from armillary.observe.softmax import softmax
 from armillary.observe.tap import Tap
-from armillary.observe.view import AttentionView, row_centered
+from armillary.observe.view import AttentionView
+from armillary.probe.frequency_use import FrequencyUse, frequency_use
 from armillary.probe.trial import predicts
-from armillary.streams.chunks import pairs
 from armillary.streams.constituents import TERMS, LogitParts, Means
 from armillary.text.sequences import special_tokens
 from armillary.text.words import Words, token_words, words_of
@@ -75,22 +74,6 @@ class HeadOnText:
     why: str
     softcap: float | None
     sink: float | None
-
-
-@dataclass(frozen=True)
-class FrequencyUse:
-    """How one head uses each rotary frequency on one text.
-
-    products[i, f] is the part of frequency f in the sum of squares of row i's centered logits, squares[i] that sum
-    itself, over the keys that a scan counts: products.sum(0) / squares.sum() are the shares of docs/reference.md.
-    q, k: norms of the chunks of every token.
-    """
-
-    radians: Float[np.ndarray, "frequency"]
-    products: Float[np.ndarray, "query frequency"]
-    squares: Float[np.ndarray, "query"]
-    q: Float[np.ndarray, "token frequency"]
-    k: Float[np.ndarray, "token frequency"]
 
 
 class LiveModel:
@@ -228,26 +211,7 @@ class LiveModel:
     @torch.no_grad()
     def frequencies(self, run: Run, layer: int, head: int) -> FrequencyUse | None:
         """How a head uses its rotary frequencies in a run; None in a layer that does not rotate."""
-        described = self.anatomy.layers[layer]
-        if not isinstance(described.position, Rotary):
-            return None
-        rotary = described.position.at(run.views[layer].keys)
-        view = run.views[layer].of_head(head)
-        q, k = wide(view.q), wide(view.k)
-        kept = view.visible().expand(1, 1, -1, -1).clone()
-        kept[..., : self.skip] = False
-        kept[:, :, : self.skip] = False
-        logits = wide_products(view, slice(None))
-        logits = logits if view.bias is None else logits + wide(view.bias)
-        centered = row_centered(logits, kept)
-        products = pairs(rotary, view.scale * q * (centered @ k)).sum(-1)
-        lengths = (pairs(rotary, part).square().sum(-1).sqrt()[0, 0].cpu().numpy() for part in (q, k))
-        return FrequencyUse(
-            np.array(rotary.frequencies),
-            products[0, 0].cpu().numpy(),
-            centered.square().sum(-1)[0, 0].cpu().numpy(),
-            *lengths,
-        )
+        return frequency_use(self.anatomy.layers[layer], run.views[layer].of_head(head), self.skip)
 
 
 def _matrix(tensor: Tensor) -> Any:

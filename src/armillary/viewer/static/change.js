@@ -3,7 +3,7 @@
 import { Line } from "./ask.js";
 import { byId, element, fill, tell } from "./dom.js";
 import { chosenCell, headAxes, value } from "./map.js";
-import { difference, distance, joined, limit, rows, told } from "./maths.js";
+import { difference, distance, joined, limit, rows, formatted } from "./maths.js";
 import { SIGNED } from "./heat.js";
 import { card, draw, inView, matrix, name, working } from "./plots.js";
 import { set, state } from "./state.js";
@@ -106,45 +106,45 @@ export async function show(changed) {
   const asked = { ...state.change, reversed: undefined };
   if (state.change.kind === "frequencies") asked.reversed = String(state.change.reversed) === "true";
   if (state.change.kind === "remove" && asked.scope === "head") asked.scope = "layer";
-  const found = await working(line.ask("change", { text: state.text, layer, head, level: state.level, change: asked }));
-  if (found) await working(paint(found));
+  const answer = await working(line.ask("change", { text: state.text, layer, head, level: state.level, change: asked }));
+  if (answer) await working(paint(answer));
 }
 
-async function paint(found) {
-  const T = found.tokens.length;
-  const cells = found.exact ? "all numbers exact" : `cells of ${found.step} ${state.level}s: the largest attention of each`;
-  byId("text-status").textContent = `${T} tokens, ${found.words.length} words · ${cells}`;
-  const word = found.exact && state.level === "word";
-  const labels = !found.exact ? found.starts.map((t) => found.labels[t]) : word ? found.word_labels : found.labels;
-  const names = !found.exact ? found.starts.map((t) => `${t} ${found.tokens[t]}`) : (word ? found.words : found.tokens).map((text, i) => `${i} ${text}`);
+async function paint(answer) {
+  const T = answer.tokens.length;
+  const cells = answer.exact ? "all numbers exact" : `cells of ${answer.step} ${state.level}s: the largest attention of each`;
+  byId("text-status").textContent = `${T} tokens, ${answer.words.length} words · ${cells}`;
+  const word = answer.exact && state.level === "word";
+  const labels = !answer.exact ? answer.starts.map((t) => answer.labels[t]) : word ? answer.word_labels : answer.labels;
+  const names = !answer.exact ? answer.starts.map((t) => `${t} ${answer.tokens[t]}`) : (word ? answer.words : answer.tokens).map((text, i) => `${i} ${text}`);
   const n = labels.length;
-  const [before, after] = [found.before, found.after].map(({ attention }) => (word ? joined(attention, T, found.of_token, n) : attention));
+  const [before, after] = [answer.before, answer.after].map(({ attention }) => (word ? joined(attention, T, answer.of_token, n) : attention));
   const moved = difference(after, before);
   const top = limit(before, n, new Set([0]));
-  const lines = (i, j) => [["query", names[i]], ["key", names[j]], ["before", told(before[i * n + j], 6)], ["after", told(after[i * n + j], 6)]];
+  const lines = (i, j) => [["query", names[i]], ["key", names[j]], ["before", formatted(before[i * n + j], 6)], ["after", formatted(after[i * n + j], 6)]];
   const [layer, head] = state.head;
-  const width = found.before.heads.shape[1];
+  const width = answer.before.heads.shape[1];
   const of = ({ heads }) => heads[layer * width + head];
   const far = distance(before, after, n);
-  tellSummary(found, of(found.before), of(found.after), far);
+  tellSummary(answer, of(answer.before), of(answer.after), far);
   name(made.before, "Attention before", `Head ${layer}.${head} without the change.`);
-  name(made.after, "Attention after", `Mean total variation distance of the rows from before: ${told(far, 3)} (0: the same, 1: no key in common).`);
+  name(made.after, "Attention after", `Mean total variation distance of the rows from before: ${formatted(far, 3)} (0: the same, 1: no key in common).`);
   name(made.moved, "After minus before", "Red: more attention than before.");
   name(made.heads, "Entropy of every head: after minus before", "Nats, mean over rows; includes the effect on the layers above. Click to choose a head.");
-  const entropies = difference(found.after.heads, found.before.heads);
-  made.heads.listeners = { plotly_click: ({ points }) => set({ head: [points[0].y, points[0].x] }), plotly_hover: ({ event, points: [{ x, y }] }) => tell(event, [["head", `${y}.${x}`], ["before", told(made.heads.was[y * width + x], 6)], ["after", told(made.heads.is[y * width + x], 6)]]), plotly_unhover: ({ event }) => tell(event, null) };
-  Object.assign(made.heads, { was: found.before.heads, is: found.after.heads });
+  const entropies = difference(answer.after.heads, answer.before.heads);
+  made.heads.listeners = { plotly_click: ({ points }) => set({ head: [points[0].y, points[0].x] }), plotly_hover: ({ event, points: [{ x, y }] }) => tell(event, [["head", `${y}.${x}`], ["before", formatted(made.heads.was[y * width + x], 6)], ["after", formatted(made.heads.is[y * width + x], 6)]]), plotly_unhover: ({ event }) => tell(event, null) };
+  Object.assign(made.heads, { was: answer.before.heads, is: answer.after.heads });
   const size = limit(entropies);
   const map = { type: "heatmap", z: rows(entropies, entropies.length / width, width), zmin: -size, zmax: size, colorscale: SIGNED, xgap: 1, ygap: 1, hoverinfo: "none", colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 9 } } };
-  made.next.root.hidden = !found.next;
-  const layout = found.next && { ...nextLayout(found.next), barmode: "group", showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 104, r: 14, t: 28, b: 36 } };
+  made.next.root.hidden = !answer.next;
+  const layout = answer.next && { ...nextLayout(answer.next), barmode: "group", showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, margin: { l: 104, r: 14, t: 28, b: 36 } };
   name(made.next, "Next token: before and after", "The most probable tokens before or after.");
   await inView([
     [made.before, () => matrix(made.before, before, n, labels, { top, lines })],
     [made.after, () => matrix(made.after, after, n, labels, { top, lines })],
     [made.moved, () => matrix(made.moved, moved, n, labels, { signed: true, top: limit(moved), lines })],
     [made.heads, () => draw(made.heads, [map], { ...headAxes(), shapes: chosenCell() })],
-    ...(found.next ? [[made.next, () => draw(made.next, [bar(found.next, 0, "#9fb3c8", "before"), bar(found.next, 1, "#c2571a", "after")], layout)]] : []),
+    ...(answer.next ? [[made.next, () => draw(made.next, [bar(answer.next, 0, "#9fb3c8", "before"), bar(answer.next, 1, "#c2571a", "after")], layout)]] : []),
   ]);
 }
 
@@ -155,9 +155,9 @@ function sharesKeys([layer, head]) {
   return own !== null && keys.filter((key, i) => layers[i] === layer && key === own).length > 1;
 }
 
-function tellSummary(found, before, after, far) {
+function tellSummary(answer, before, after, far) {
   const weights = ["scale", "cut", "randomize"].includes(state.change.kind) && state.change.scope === "head";
-  const parts = [...(weights && sharesKeys(state.head) ? ["Other heads share this head's keys, so only W_q is changed"] : []), `Entropy of this head: ${told(before)} → ${told(after)} nats`, `attention changed by ${told(far, 3)}`];
-  if (found.before.loss !== null) parts.push(`loss per token: ${told(found.before.loss)} → ${told(found.after.loss)} nats`);
+  const parts = [...(weights && sharesKeys(state.head) ? ["Other heads share this head's keys, so only W_q is changed"] : []), `Entropy of this head: ${formatted(before)} → ${formatted(after)} nats`, `attention changed by ${formatted(far, 3)}`];
+  if (answer.before.loss !== null) parts.push(`loss per token: ${formatted(answer.before.loss)} → ${formatted(answer.after.loss)} nats`);
   summary.textContent = `${parts.join(" · ")}. The model is restored.`;
 }

@@ -3,7 +3,7 @@
 import { byId, element, fill, table, tell } from "./dom.js";
 import { SIGNED } from "./heat.js";
 import { chosenCell, grid, headAxes, heat, value } from "./map.js";
-import { told } from "./maths.js";
+import { formatted } from "./maths.js";
 import { card, draw, name, working } from "./plots.js";
 import { set, state } from "./state.js";
 
@@ -19,14 +19,14 @@ export function build(given) {
   for (const [which, one] of Object.entries(made)) {
     one.listeners = {
       plotly_click: ({ points }) => set({ head: [points[0].y, points[0].x] }),
-      plotly_hover: ({ event, points: [{ x, y }] }) => tell(event, [["head", `${y}.${x}`], ["first", told(value(state.color, [y, x]), 5)], ["second", told(value(state.color, [y, x], facts.other.table), 5)]]),
+      plotly_hover: ({ event, points: [{ x, y }] }) => tell(event, [["head", `${y}.${x}`], ["first", formatted(value(state.color, [y, x]), 5)], ["second", formatted(value(state.color, [y, x], facts.other.table), 5)]]),
       plotly_unhover: ({ event }) => tell(event, null),
     };
     one.which = which;
   }
   here = element("div", { class: "card", id: "compare-here" });
   const jump = (row) => element("button", { type: "button", onclick: () => set({ head: [row.layer, row.head], color: row.measure }) }, `${row.layer}.${row.head}`);
-  const largest = table(["head", "measure", "first", "second", "change", "in spreads"], facts.other.changes.slice(0, 60).map((row) => [jump(row), row.measure, told(row.a), told(row.b), told(row.change), row.size === null ? "∞" : told(row.size, 3)]), "The largest changes");
+  const largest = table(["head", "measure", "first", "second", "change", "in spreads"], facts.other.changes.slice(0, 60).map((row) => [jump(row), row.measure, formatted(row.a), formatted(row.b), formatted(row.change), row.size === null ? "∞" : formatted(row.size, 3)]), "The largest changes");
   const scans = facts.other.scans.length ? element("ul", {}, ...facts.other.scans.map((text) => element("li", {}, text))) : element("p", { class: "note" }, "The two scans have the same model, text and settings.");
   fill(
     byId("view-compare"),
@@ -52,7 +52,7 @@ export async function show() {
   const names = facts.measures.filter(({ words: isWord }) => !isWord).map(({ name: measure }) => measure);
   const lines = names.map((measure) => {
     const [x, y] = [value(measure), value(measure, state.head, facts.other.table)];
-    return [measure, told(x), told(y), told(x === null || y === null ? null : y - x)];
+    return [measure, formatted(x), formatted(y), formatted(x === null || y === null ? null : y - x)];
   });
   fill(here, element("h3", {}, `Head ${state.head.join(".")} in both`), element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The head in both atlases" }, table(["measure", "first", "second", "change"], lines)));
   await working(Promise.all([draw(made.a, [first], axes), draw(made.b, [second], axes), draw(made.change, [map], axes)]));

@@ -3,7 +3,7 @@
 import { Line } from "./ask.js";
 import { byId, element, fill, table } from "./dom.js";
 import { value } from "./map.js";
-import { rows, told } from "./maths.js";
+import { rows, formatted } from "./maths.js";
 import { card, draw, empty, inView, matrix, name, working } from "./plots.js";
 import { state } from "./state.js";
 
@@ -39,17 +39,17 @@ export function build(given) {
 
 export async function show() {
   const [layer, head] = state.head;
-  const found = await working(line.ask("head", { layer, head }));
-  if (!found) return;
-  tellEvidence(found.evidence);
-  const measures = facts.measures.map(({ name: measure, means }) => [element("span", { title: means }, measure), told(value(measure), 6)]);
+  const answer = await working(line.ask("head", { layer, head }));
+  if (!answer) return;
+  tellEvidence(answer.evidence);
+  const measures = facts.measures.map(({ name: measure, means }) => [element("span", { title: means }, measure), formatted(value(measure), 6)]);
   fill(numbers, table(["measure", "value"], measures));
-  await working(inView(Object.keys(cards).map((panel) => [cards[panel], () => paint(panel, found.arrays)])));
+  await working(inView(Object.keys(cards).map((panel) => [cards[panel], () => paint(panel, answer.arrays)])));
 }
 
 function tellEvidence(rowsOf) {
   if (!rowsOf.length) return fill(evidence);
-  const lines = rowsOf.map((row) => [row.label, row.measure, told(row.value), told(row.null), told(row.threshold), told(row.strength, 3), row.holds ? "holds" : "–"]);
+  const lines = rowsOf.map((row) => [row.label, row.measure, formatted(row.value), formatted(row.null), formatted(row.threshold), formatted(row.strength, 3), row.holds ? "holds" : "–"]);
   const made = table(["label", "measure", "this head", "random heads", "threshold", "explains", ""], lines);
   const note = "A label holds where it explains more than half of the head's focus (matching, preference and content: of its logits). Lines without such a share are other measures that support or contradict the label; they do not decide it.";
   made.classList.add("evidence");
@@ -83,6 +83,6 @@ async function paint(panel, arrays) {
 function paintLogits(made, { logits, logits_high: high }) {
   const n = logits.shape[0];
   const places = Array.from({ length: n }, (_, i) => String(Math.round((i * facts.length) / n)));
-  const lines = (i, j) => [["query, key", `${places[i]}, ${places[j]}`], ["mean logit minus the row's mean", told(logits[i * n + j], 5)]];
+  const lines = (i, j) => [["query, key", `${places[i]}, ${places[j]}`], ["mean logit minus the row's mean", formatted(logits[i * n + j], 5)]];
   matrix(made, logits, n, places, { signed: true, top: high[0], lines });
 }

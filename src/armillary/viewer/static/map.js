@@ -2,7 +2,7 @@
 
 import { byId, element, fill, tell } from "./dom.js";
 import { SIGNED } from "./heat.js";
-import { told } from "./maths.js";
+import { formatted } from "./maths.js";
 import { card, draw, working } from "./plots.js";
 import { set, state } from "./state.js";
 
@@ -34,7 +34,7 @@ export function value(measure, [layer, head] = state.head, table = facts.table) 
 }
 
 function hover(layer, head) {
-  const lines = [["head", `${layer}.${head}`], [state.color, told(value(state.color, [layer, head]))]];
+  const lines = [["head", `${layer}.${head}`], [state.color, formatted(value(state.color, [layer, head]))]];
   const label = value("label", [layer, head]);
   if (label && state.color !== "label") lines.push(["label", label]);
   return lines;
@@ -104,13 +104,13 @@ function besides() {
   const also = value("also");
   const second = value("second_label");
   const repeated = ["induction", "duplicate"].includes(also);
-  const said = [
+  const phrases = [
     also && `and ${also} ${repeated ? "on repeated random tokens" : "in text"}`,
     value("rests_on") && `most attention on ${value("rests_on")}`,
     value("check") && `its check ${value("check") === "undecided" ? "is undecided" : value("check")}`,
     second && `then ${second}`,
   ];
-  return said.filter(Boolean).join("; ");
+  return phrases.filter(Boolean).join("; ");
 }
 
 function describe() {
@@ -127,7 +127,7 @@ function describe() {
   const layerKind = kinds.size < 2 ? null : element("span", { class: "note" }, `in a ${value("layer_kind")} layer${base === null ? "" : `, rotary base ${base.toLocaleString("en")}`}`);
   fill(byId("head-name"), `Head ${layer}.${head}`, chip, element("span", { class: "note" }, besides()), layerKind);
   const names = [state.color, ...FACTS.filter((name) => name !== state.color && value(name) !== null)].slice(0, 9);
-  fill(byId("facts"), ...names.flatMap((name, i) => [element("dt", {}, name), element("dd", i ? {} : { id: "chosen-value", class: "measure" }, told(value(name)))]));
+  fill(byId("facts"), ...names.flatMap((name, i) => [element("dt", {}, name), element("dd", i ? {} : { id: "chosen-value", class: "measure" }, formatted(value(name)))]));
 }
 
 // One step: down and up change the layer, right and left the head.

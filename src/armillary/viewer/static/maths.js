@@ -6,7 +6,7 @@ export const at = (matrix, n, i, j) => matrix[i * n + j];
 export function attentionOf(terms, chosen, like, n, softcap, sink) {
   const products = chosen.filter((name) => name !== "bias").map((name) => terms[name]);
   const bias = chosen.includes("bias") ? terms.bias : null;
-  const found = new Float32Array(n * n);
+  const result = new Float32Array(n * n);
   const row = new Float64Array(n);
   for (let i = 0; i < n; i++) {
     let top = sink ?? -Infinity;
@@ -22,14 +22,14 @@ export function attentionOf(terms, chosen, like, n, softcap, sink) {
     }
     let total = sink === null ? 0 : Math.exp(sink - top);
     for (let j = 0; j < n; j++) if (!Number.isNaN(like[i * n + j])) total += row[j] = Math.exp(row[j] - top);
-    for (let j = 0; j < n; j++) found[i * n + j] = Number.isNaN(like[i * n + j]) ? NaN : row[j] / total;
+    for (let j = 0; j < n; j++) result[i * n + j] = Number.isNaN(like[i * n + j]) ? NaN : row[j] / total;
   }
-  return found;
+  return result;
 }
 
 // The sum of some terms, each row minus its mean over the visible keys: softmax ignores what is constant along a row.
 export function centeredSum(terms, like, n) {
-  const found = new Float32Array(n * n).fill(NaN);
+  const result = new Float32Array(n * n).fill(NaN);
   for (let i = 0; i < n; i++) {
     let mean = 0;
     let count = 0;
@@ -38,14 +38,14 @@ export function centeredSum(terms, like, n) {
       if (Number.isNaN(like[place])) continue;
       let value = 0;
       for (const term of terms) value += term[place];
-      found[place] = value;
+      result[place] = value;
       mean += value;
       count++;
     }
     mean /= Math.max(count, 1);
-    for (let j = 0; j < n; j++) found[i * n + j] -= mean;
+    for (let j = 0; j < n; j++) result[i * n + j] -= mean;
   }
-  return found;
+  return result;
 }
 
 // From tokens to words: keys of a word added up, its queries averaged; blank where no pair is visible.
@@ -110,7 +110,7 @@ export function rows(values, n, m = n) {
 }
 
 // A number as a reader wants it: four significant digits, small ones in powers of ten.
-export function told(value, digits = 4) {
+export function formatted(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);

@@ -13,7 +13,7 @@ let reading;
 let kinds;
 let sizes;
 const line = new Line();
-const kept = new Map();
+const answers = new Map();
 
 export function build(given) {
   facts = given;
@@ -35,12 +35,12 @@ export async function show() {
   if (facts.points) reading.textContent = `${state.point}${state.point === 0 ? " (embeddings)" : ""} of ${facts.points - 1}`;
   else return empty(made, "This atlas has no positional vectors: scan with the stream positions.");
   const key = `${state.kind} ${state.point}`;
-  if (!kept.has(key)) {
+  if (!answers.has(key)) {
     const answer = await working(line.ask("spiral", { kind: state.kind, layer: state.point }));
     if (!answer) return;
-    kept.set(key, answer);
+    answers.set(key, answer);
   }
-  await working(paint(kept.get(key)));
+  await working(paint(answers.get(key)));
 }
 
 async function paint({ data, layout }) {

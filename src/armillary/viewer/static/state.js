@@ -43,7 +43,7 @@ export function written() {
 // The state in the address; invalid values keep their defaults.
 export function restore(facts) {
   const fields = new URLSearchParams(location.hash.slice(1));
-  const found = structuredClone(START);
+  const restored = structuredClone(START);
   for (const [name, text] of fields) {
     let value;
     try {
@@ -51,9 +51,9 @@ export function restore(facts) {
     } catch {
       continue;
     }
-    if (Object.hasOwn(fits, name) && fits[name](value, facts)) found[name] = value;
+    if (Object.hasOwn(fits, name) && fits[name](value, facts)) restored[name] = value;
   }
-  Object.assign(state, found);
+  Object.assign(state, restored);
   return state;
 }
 

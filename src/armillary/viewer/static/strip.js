@@ -2,7 +2,7 @@
 
 import { Line } from "./ask.js";
 import { element, fill, table, tell } from "./dom.js";
-import { told } from "./maths.js";
+import { formatted } from "./maths.js";
 import { set, state } from "./state.js";
 
 const MOST = 6;
@@ -26,22 +26,22 @@ export function build() {
 let row = null;
 let names = [];
 
-const lines = (t) => [["token", `${t} ${names[t]}`], ["attention", row ? told(row.attention[t], 6) : "–"], ["logit", row ? told(row.logits[t], 6) : "–"]];
+const lines = (t) => [["token", `${t} ${names[t]}`], ["attention", row ? formatted(row.attention[t], 6) : "–"], ["logit", row ? formatted(row.logits[t], 6) : "–"]];
 
-export const query = (found) => (state.query < 0 ? found.tokens.length - 1 : Math.min(state.query, found.tokens.length - 1));
+export const query = (answer) => (state.query < 0 ? answer.tokens.length - 1 : Math.min(state.query, answer.tokens.length - 1));
 
-export async function show(found) {
-  const at = query(found);
-  const T = found.tokens.length;
-  names = found.tokens;
-  if (drawn.of !== found) {
-    const buttons = found.tokens.map((token, t) =>
-      element("button", { type: "button", class: found.special[t] ? "token special" : "token", "data-token": t, tabindex: t === at ? "0" : "-1", onclick: () => set({ query: t }) }, visible(token)),
+export async function show(answer) {
+  const at = query(answer);
+  const T = answer.tokens.length;
+  names = answer.tokens;
+  if (drawn.of !== answer) {
+    const buttons = answer.tokens.map((token, t) =>
+      element("button", { type: "button", class: answer.special[t] ? "token special" : "token", "data-token": t, tabindex: t === at ? "0" : "-1", onclick: () => set({ query: t }) }, visible(token)),
     );
     fill(place, ...buttons);
-    drawn = { of: found, buttons };
+    drawn = { of: answer, buttons };
   }
-  row = found.exact ? exactRow(found, at, T) : await line.ask("row", { text: state.text, layer: found.layer, head: found.head, token: at });
+  row = answer.exact ? exactRow(answer, at, T) : await line.ask("row", { text: state.text, layer: answer.layer, head: answer.head, token: at });
   if (!row) return;
   heading.textContent = "What one token attends to";
   const seen = [...row.attention.keys()].filter((t) => !Number.isNaN(row.attention[t]));
@@ -55,14 +55,14 @@ export async function show(found) {
   });
   const best = seen.sort((a, b) => row.attention[b] - row.attention[a]).slice(0, MOST);
   const center = row.terms && Object.fromEntries(Object.entries(row.terms).map(([term, values]) => [term, mean(values, seen)]));
-  const body = best.map((t) => [`${t} ${found.tokens[t]}`, told(row.attention[t], 5), told(row.logits[t], 5), ...(row.terms ? folds(row.terms, center, t) : [])]);
+  const body = best.map((t) => [`${t} ${answer.tokens[t]}`, formatted(row.attention[t], 5), formatted(row.logits[t], 5), ...(row.terms ? folds(row.terms, center, t) : [])]);
   const heads = ["key", "attention", "logit", ...(row.terms ? ["positional", "mixed", "content"] : [])];
-  fill(beside, table(heads, body, `Token ${at} “${found.tokens[at]}”: its largest keys${row.terms ? ", and the terms that favor them (minus the row's mean)" : ""}`));
+  fill(beside, table(heads, body, `Token ${at} “${answer.tokens[at]}”: its largest keys${row.terms ? ", and the terms that favor them (minus the row's mean)" : ""}`));
 }
 
-function exactRow(found, at, T) {
+function exactRow(answer, at, T) {
   const cut = (values) => values.subarray(at * T, (at + 1) * T);
-  return { attention: cut(found.attention), logits: cut(found.logits), terms: found.terms && Object.fromEntries(Object.entries(found.terms).map(([term, values]) => [term, cut(values)])) };
+  return { attention: cut(answer.attention), logits: cut(answer.logits), terms: answer.terms && Object.fromEntries(Object.entries(answer.terms).map(([term, values]) => [term, cut(values)])) };
 }
 
 const mean = (values, seen) => seen.reduce((sum, t) => sum + values[t], 0) / Math.max(1, seen.length);
@@ -74,7 +74,7 @@ function folds(terms, center, t) {
     const fold = term === "bias" || FOLDS.positional(a, b) ? "positional" : FOLDS.content(a, b) ? "content" : "mixed";
     sums[fold] += values[t] - center[term];
   }
-  return Object.values(sums).map((value) => told(value, 4));
+  return Object.values(sums).map((value) => formatted(value, 4));
 }
 
 // Line breaks stay visible without breaking the row's colors.

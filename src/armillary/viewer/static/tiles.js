@@ -46,22 +46,22 @@ function tile(term) {
   return button;
 }
 
-export function show(found) {
+export function show(answer) {
   root.hidden = false;
-  if (!found.terms) {
-    note.textContent = found.why;
+  if (!answer.terms) {
+    note.textContent = answer.why;
     for (const child of root.children) child.hidden = child !== note && child.tagName !== "H3";
     return;
   }
   for (const child of root.children) child.hidden = false;
   note.textContent = "Click a term to remove it from the logits; the attention is computed again. Red favors a key, blue disfavors it; below each term its share in this text, measured as in a scan.";
-  const n = Math.sqrt(found.attention.length);
-  if (!found.centered.mean_mean) for (const term of facts.terms) found.centered[term] = found.exact ? centeredSum([found.terms[term]], found.attention, n) : found.terms[term];
-  const top = Math.max(...Object.keys(tiles).map((term) => limit(found.centered[term])));
+  const n = Math.sqrt(answer.attention.length);
+  if (!answer.centered.mean_mean) for (const term of facts.terms) answer.centered[term] = answer.exact ? centeredSum([answer.terms[term]], answer.attention, n) : answer.terms[term];
+  const top = Math.max(...Object.keys(tiles).map((term) => limit(answer.centered[term])));
   for (const [term, { canvas, share, button }] of Object.entries(tiles)) {
-    if (button.found !== found) paint(canvas, found.centered[term], n, top);
-    button.found = found;
-    share.textContent = found.shares[term] === null ? "–" : `${(100 * found.shares[term]).toFixed(1)} %`;
+    if (button.answer !== answer) paint(canvas, answer.centered[term], n, top);
+    button.answer = answer;
+    share.textContent = answer.shares[term] === null ? "–" : `${(100 * answer.shares[term]).toFixed(1)} %`;
     button.setAttribute("aria-pressed", String(!state.off.includes(term)));
     button.setAttribute("aria-label", `term ${title(term)}, ${share.textContent} of the logits, ${state.off.includes(term) ? "off" : "on"}`);
   }

@@ -1,7 +1,7 @@
 // The rotary frequencies that a head uses in a text, token by token, and the most probable next tokens.
 
 import { choice } from "./dom.js";
-import { limit, told } from "./maths.js";
+import { limit, formatted } from "./maths.js";
 import { card, draw, matrix, name } from "./plots.js";
 import { set, state } from "./state.js";
 
@@ -21,20 +21,20 @@ export function build() {
   return [by.root, whole.root, next.root];
 }
 
-export function jobs(found, shown) {
+export function jobs(answer, shown) {
   picker.show(state.usage);
-  by.root.hidden = whole.root.hidden = !found.frequencies;
-  next.root.hidden = !found.next;
-  const use = found.frequencies;
+  by.root.hidden = whole.root.hidden = !answer.frequencies;
+  next.root.hidden = !answer.next;
+  const use = answer.frequencies;
   return [
-    ...(use ? [[by, () => showRows(found, shown, use)], [whole, () => showShares(use)]] : []),
-    ...(found.next ? [[next, () => showNext(found)]] : []),
+    ...(use ? [[by, () => showRows(answer, shown, use)], [whole, () => showShares(use)]] : []),
+    ...(answer.next ? [[next, () => showNext(answer)]] : []),
   ];
 }
 
-function showRows(found, shown, use) {
+function showRows(answer, shown, use) {
   const F = use.radians.length;
-  const { values, n } = rowsOf(found, shown, use, F);
+  const { values, n } = rowsOf(answer, shown, use, F);
   const names = use.radians.map((_, f) => String(f));
   const signed = state.usage === "share";
   const says = { share: "Share of each query's logits by frequency; with channels that do not rotate, a column adds to 1.", q: "Norm of the query's chunk at each frequency.", k: "Norm of the key's chunk at each frequency." };
@@ -43,7 +43,7 @@ function showRows(found, shown, use) {
   const turned = new Float32Array(values.length);
   for (let i = 0; i < n; i++) for (let f = 0; f < F; f++) turned[f * n + i] = values[i * F + f];
   by.height = Math.min(430, 130 + 16 * F);
-  const lines = (f, i) => [["token", shown.names[i]], ["frequency", `${f} (${told(use.radians[f], 3)} radians per token)`], [KINDS[state.usage], told(turned[f * n + i], 6)]];
+  const lines = (f, i) => [["token", shown.names[i]], ["frequency", `${f} (${formatted(use.radians[f], 3)} radians per token)`], [KINDS[state.usage], formatted(turned[f * n + i], 6)]];
   matrix(by, turned, F, { x: shown.labels, y: names }, { m: n, signed, top: limit(turned), lines, titles: ["", "frequency"], square: false });
 }
 
@@ -54,11 +54,11 @@ function showShares(use) {
   return draw(whole, [bars], { xaxis: { title: { text: "frequency, fastest first" }, dtick: Math.ceil(F / 16) }, yaxis: { title: { text: "share" }, zeroline: true } });
 }
 
-function rowsOf(found, shown, use, F) {
+function rowsOf(answer, shown, use, F) {
   const T = use.squares.length;
-  const join = found.exact && state.level === "word";
-  const of = join ? found.of_token : [...Array(T).keys()];
-  const n = join ? found.words.length : T;
+  const join = answer.exact && state.level === "word";
+  const of = join ? answer.of_token : [...Array(T).keys()];
+  const n = join ? answer.words.length : T;
   const values = new Float32Array(n * F);
   const weights = new Float32Array(n);
   const source = state.usage === "share" ? use.products : use[state.usage];
@@ -70,19 +70,19 @@ function rowsOf(found, shown, use, F) {
   return { values, n };
 }
 
-function showNext(found) {
+function showNext(answer) {
   name(next, "Most probable next tokens", "The model's prediction after the text.");
-  return draw(next, [bar(found.next, 0, "#2b6ca8", "probability")], nextLayout(found.next));
+  return draw(next, [bar(answer.next, 0, "#2b6ca8", "probability")], nextLayout(answer.next));
 }
 
-export const bar = (tokens, which, color, said) => ({
+export const bar = (tokens, which, color, title) => ({
   type: "bar",
   orientation: "h",
-  name: said,
+  name: title,
   x: tokens.map(({ p }) => p[which]),
   y: tokens.map((_, i) => i),
   marker: { color },
-  hovertemplate: `%{x:.5f}<extra>${said}</extra>`,
+  hovertemplate: `%{x:.5f}<extra>${title}</extra>`,
 });
 
 export const nextLayout = (tokens) => ({
