@@ -25,7 +25,7 @@ from armillary.anatomy.bias import alibi_slopes, alibi_slopes_mpt, bucket_of
 from armillary.anatomy.checkpoint import Checkpoint
 from armillary.anatomy.description import Alibi, Anatomy, RelativeBias, Rotary
 from armillary.anatomy.registry import adapter_for
-from armillary.anatomy.samples import SAMPLES, SMALL, sample_config, sample_model
+from armillary.anatomy.samples import DISTINCT, SAMPLES, SMALL, sample_config, sample_model
 from armillary.anatomy.weights import NormWeights, Projection, in_four_parts, per_group, per_head, separate, stacked
 from armillary.errors import ArmillaryError
 from armillary.observe.rebuild import rotate
@@ -41,7 +41,7 @@ def test_every_promised_family_has_an_adapter_and_a_sample() -> None:
     assert set(arm.known_families()) == {name.split("/")[0] for name in SAMPLES}
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", DISTINCT)
 class TestEveryFamily:
     def test_a_folder_gives_what_the_loaded_model_gives(self, name: str, tmp_path: Path) -> None:
         model = sample_model(name)
@@ -232,7 +232,7 @@ class TestPositions:
         assert all(layer.sinks for layer in gpt_oss.layers)
         assert [layer.window for layer in arm.describe(sample_config("gpt_neo")).layers] == [None, 5, None]
 
-    @pytest.mark.parametrize("name", [n for n in SAMPLES if n not in ("mpt/clipped",)])
+    @pytest.mark.parametrize("name", [n for n in DISTINCT if n not in ("mpt/clipped",)])
     def test_declared_window_and_causality_are_what_the_tap_sees(self, name: str) -> None:
         model = sample_model(name)
         seen: list[arm.AttentionView] = []
@@ -344,9 +344,9 @@ class TestReadingFromDisk:
 
 class TestExtending:
     def test_a_users_adapter_in_a_few_lines(self) -> None:
-        """Granite is Llama with another logit scale: four lines make it fully known."""
+        """HyperCLOVA X is Llama with another logit scale: four lines make it fully known."""
         settings = {**SMALL, "num_key_value_heads": 2, "attention_multiplier": 0.3}
-        config = AutoConfig.for_model("granite", **settings)
+        config = AutoConfig.for_model("hyperclovax", **settings)
         from transformers import AutoModelForCausalLM
 
         from armillary.anatomy.registry import _ADAPTERS
@@ -358,7 +358,7 @@ class TestExtending:
         arm.register(
             replace(
                 llama,
-                family="granite",
+                family="hyperclovax",
                 scale=lambda config, layer: config.attention_multiplier,
                 understands=frozenset({"attention_multiplier"}),
             )
@@ -367,7 +367,7 @@ class TestExtending:
             assert not arm.describe(model).missing
             assert arm.verify(model).passed
         finally:
-            del _ADAPTERS["granite"]
+            del _ADAPTERS["hyperclovax"]
 
     @pytest.mark.parametrize(
         "change",

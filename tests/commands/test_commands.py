@@ -83,10 +83,10 @@ def test_inspect_verifies_a_folder(tmp_path: Path) -> None:
 def test_inspect_tells_what_is_missing_of_an_unknown_family(tmp_path: Path) -> None:
     from transformers import AutoConfig
 
-    AutoConfig.for_model("granite", num_hidden_layers=2).save_pretrained(tmp_path)
+    AutoConfig.for_model("hyperclovax", num_hidden_layers=2).save_pretrained(tmp_path)
     shown = runner.invoke(app, ["inspect", str(tmp_path)])
     assert shown.exit_code == 0
-    assert "no adapter knows the family 'granite'" in shown.output
+    assert "no adapter knows the family 'hyperclovax'" in shown.output
 
 
 def test_doctor_lists_every_family_as_verified() -> None:

@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import armillary as arm
 from armillary.anatomy.description import Rotary
 from armillary.anatomy.layout import entry
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_model
 from armillary.lenses.constituents import means_of
 from armillary.observe.verification import relative_error
 from armillary.probe.terms import text_constituents
@@ -22,7 +22,7 @@ from armillary.streams.constituents import PARTS, TERMS, LogitParts
 from conftest import FAMILY_TOKENS, Atlases, shared
 
 TOKENS = torch.randint(5, 99, (8, 20), generator=torch.Generator().manual_seed(3))
-SUMS = [name for name in SAMPLES if name != "mpt/clipped"]
+SUMS = [name for name in DISTINCT if name != "mpt/clipped"]
 
 
 def scanned(name: str, atlases: Atlases) -> arm.Atlas:

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import armillary as arm
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_model
 from armillary.anatomy.weights import stack
 from armillary.atlas.atlas import Atlas
 from armillary.cli import app
@@ -69,7 +69,7 @@ def test_the_effective_product_is_the_dense_one_with_gains_and_norms(name: str) 
             assert found.norm_scale[0] == pytest.approx(1 / (rms[0] * rms[1]), rel=0.01)  # x of unit covariance
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NORMED])
+@pytest.mark.parametrize("name", [name for name in DISTINCT if name not in NORMED])
 def test_without_norms_the_effective_product_is_the_raw_one(name: str) -> None:
     anatomy = arm.describe(sample_model(name))
     layer = anatomy.layers[0]

@@ -19,7 +19,7 @@ NormKind = Literal["layer", "rms"]
 
 @dataclass(frozen=True)
 class Rotary:
-    """Pair f of the first `width` channels of q and k is rotated by `frequencies[f]` radians per token.
+    """Pair f of the `width` channels of q and k from `start` on is rotated by `frequencies[f]` radians per token.
 
     layout 'half' pairs channel i with i + width/2, 'interleaved' pairs 2i with 2i + 1. cos and sin are multiplied
     by `factor` (1 unless a scaling such as yarn sets it).
@@ -31,6 +31,12 @@ class Rotary:
     scaling: str = "default"
     factor: float = 1.0
     parameters: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    start: int = 0
+
+    @property
+    def channels(self) -> slice:
+        """The channels that are rotated."""
+        return slice(self.start, self.start + self.width)
 
     @property
     def width(self) -> int:
@@ -100,10 +106,23 @@ class QKNorm:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """q at position i is multiplied by 1 + slope log(1 + floor((i + ahead) / every)): logits grow with the position."""
+
+    slope: float
+    every: float
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
 class Layer:
     """One attention layer. Logit of key j for query i: scale * q_i.k_j, soft-capped where softcap is set, + bias.
 
-    scale and causal are None for unknown families: only the tap can observe them.
+    scale and causal are None for unknown families: only the tap can observe them. window: keys at a distance below it
+    are seen; chunk: only keys of the query's own run of so many positions are. value_width: that of v, if it is not the
+    head width. latent: q or k is computed from a normalized vector that all heads share, so that the weights per head
+    are products of stored ones. gated: a head's output is multiplied by sigmoid(x W_gate). value_norm: v is divided by
+    its root mean square, with this epsilon.
     """
 
     index: int
@@ -119,6 +138,12 @@ class Layer:
     window: int | None = None
     sinks: bool = False
     clip_qkv: float | None = None
+    chunk: int | None = None
+    growth: Growth | None = None
+    value_width: int | None = None
+    value_norm: float | None = None
+    latent: bool = False
+    gated: bool = False
 
     @property
     def group(self) -> int:
@@ -136,7 +161,8 @@ class Anatomy:
 
     positions_added: the position embeddings added before the first layer; max_positions: the longest text the model
     was built for; hard_limit: whether a longer one cannot run at all. `missing` is empty for a family with an
-    adapter, else one sentence on what is unknown.
+    adapter, else one sentence on what is unknown. `skipped` names the blocks that have something else than attention:
+    layers are the blocks with attention, numbered in order, and each says which block it is.
     """
 
     family: str
@@ -150,6 +176,7 @@ class Anatomy:
     norm_place: Literal["before", "after", "unknown"]
     shared_layers: bool = False
     missing: str = ""
+    skipped: tuple[str, ...] = ()
     _read_layer: "Callable[[int], LayerWeights] | None" = field(default=None, compare=False, repr=False)
     _read_matrices: "Callable[[int], Iterator[tuple[str, Tensor]]] | None" = field(
         default=None, compare=False, repr=False

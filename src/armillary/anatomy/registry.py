@@ -1,11 +1,14 @@
 """The adapters by family: those that ship with Armillary, and registered ones."""
 
-from armillary.anatomy.adapter import Adapter
-from armillary.anatomy.families import bert, gpt, llama, t5
+from typing import Any
+
+from armillary.anatomy.adapter import Adapter, Config
+from armillary.anatomy.description import Anatomy
+from armillary.anatomy.families import bert, gpt, hybrid, llama, llama_like, t5
 from armillary.errors import ArmillaryError
 
 _ADAPTERS: dict[str, Adapter] = {
-    adapter.family: adapter for module in (bert, gpt, llama, t5) for adapter in module.ADAPTERS
+    adapter.family: adapter for module in (bert, gpt, llama, llama_like, hybrid, t5) for adapter in module.ADAPTERS
 }
 
 
@@ -19,6 +22,20 @@ def register(adapter: Adapter) -> None:
 def adapter_for(family: str) -> Adapter | None:
     """The adapter of that family, or None."""
     return _ADAPTERS.get(family)
+
+
+def adapter_of(anatomy: Anatomy) -> Adapter | None:
+    """The adapter that described this model, or None if something about it is missing."""
+    return None if anatomy.missing else adapter_for(anatomy.family)
+
+
+def described_part(config: Config) -> Config:
+    """The configuration that an adapter describes: the model's own, or that of the text part of a model for several
+    kinds of input; the given one if there is no adapter for either."""
+    if adapter_for(config.model_type) is not None or not hasattr(config, "get_text_config"):
+        return config
+    text: Any = config.get_text_config()
+    return text if adapter_for(getattr(text, "model_type", "")) is not None else config
 
 
 def known_families() -> tuple[str, ...]:

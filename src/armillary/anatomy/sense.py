@@ -33,7 +33,7 @@ def _problem(layer: Layer) -> str:
 def _problem_of_position(layer: Layer) -> str:
     position = layer.position
     if isinstance(position, Rotary):
-        if not position.frequencies or position.width > layer.head_width:
+        if not position.frequencies or position.channels.stop > layer.head_width:
             return f"{position.width} rotary channels, but its heads have {layer.head_width}"
         if not all(_is_number(f) and f >= 0 for f in position.frequencies) or not _is_number(position.factor):
             return f"rotary frequencies that are not finite numbers (base {position.base!r})"

@@ -1,5 +1,6 @@
 """Builds the Anatomy of a loaded model, a folder, a hub id or a configuration."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -17,7 +18,7 @@ from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.modes import evaluating
-from armillary.anatomy.registry import adapter_for, known_families
+from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.weights import LayerWeights
 from armillary.anatomy.whole import empty_model, refuse_partial, some
@@ -61,7 +62,7 @@ def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> An
 def of_files(config: Any, source: str | Path) -> Anatomy:
     """The anatomy of a folder or GGUF file with this configuration, after checking all headers against it."""
     anatomy, packed, place = _of_config(config), gguf_file(source), Path(source)
-    adapter = adapter_for(anatomy.family)
+    adapter = adapter_of(anatomy)
     if packed is None and (not place.is_dir() or (adapter is None and not has_weights(place))):
         return anatomy  # the anatomy of an unknown family needs no weights
     checkpoint = Checkpoint(place) if packed is None else GgufCheckpoint(packed, config, len(anatomy.layers))
@@ -81,9 +82,18 @@ def of_files(config: Any, source: str | Path) -> Anatomy:
 
 
 def _of_config(config: Any) -> Anatomy:
+    text = described_part(config)
+    if text is not config:
+        try:
+            return _of_config(text)
+        except ArmillaryError as error:  # the tap can still read the whole model
+            return replace(_unknown(config), missing=f"the text part of this {config.model_type} model: {error}")
     adapter = adapter_for(config.model_type)
     if adapter is None:
         return _unknown(config)
+    beyond = adapter.beyond(config)
+    if beyond:
+        return replace(_unknown(config), missing=beyond)
     try:
         anatomy = adapter.describe(config)
         change = getattr(config, "armillary_rotary", None)
@@ -112,7 +122,7 @@ def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
 def _of_model(model: nn.Module, live: bool) -> Anatomy:
     config = transformer_of(model).config
     anatomy = _of_config(config)
-    adapter = adapter_for(config.model_type)
+    adapter = adapter_of(anatomy)
     if adapter is None:
         return anatomy
     root = blocks_name(model, adapter)
@@ -159,7 +169,7 @@ def _with_checkpoint(
     adapter: Adapter, anatomy: Anatomy, config: Any, place: Path, checkpoint: Checkpoint | GgufCheckpoint
 ) -> Anatomy:
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
-    candidates = [name for name in checkpoint.names() if name == first or name.endswith("." + first)]
+    candidates = of_text([name for name in checkpoint.names() if name == first or name.endswith("." + first)])
     if not candidates:
         raise ArmillaryError(
             f"{place} has no tensor named {first!r}, which a {anatomy.family} checkpoint should have: "
@@ -250,7 +260,16 @@ def blocks_name(model: nn.Module, adapter: Adapter) -> str:
             f"{adapter.attention!r}, as {adapter.family} models do",
             advice="register an adapter for it",
         )
-    return str(min(names, key=len))
+    return str(min(of_text(names), key=len))
+
+
+def of_text(names: list[str]) -> list[str]:
+    """The names that are not inside a part for images or sound; all if there are no others."""
+    return [name for name in names if not NOT_TEXT.search(name)] or names
+
+
+NOT_TEXT = re.compile(r"vision|visual|image|audio|speech")
+"""In the names of parts of a model that do not read text."""
 
 
 def _unknown(config: Any) -> Anatomy:

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from armillary.anatomy.bias import alibi_bias, relative_bias
-from armillary.anatomy.description import Alibi, Anatomy, Layer, QKNorm, RelativeBias, Rotary
-from armillary.anatomy.weights import LayerWeights, NormWeights, stack
+from armillary.anatomy.description import Alibi, Anatomy, Growth, Layer, QKNorm, RelativeBias, Rotary
+from armillary.anatomy.weights import Latent, LayerWeights, NormWeights, stack
 from armillary.errors import ArmillaryError
 from armillary.observe.view import grouped_products
 
@@ -36,8 +36,8 @@ def queries_and_keys(
     layer: Layer, weights: LayerWeights, x: Float[Tensor, "batch token d"], positions: Int[Tensor, "*texts token"]
 ) -> tuple[Float[Tensor, "batch head token e"], Float[Tensor, "batch kv_head token e"]]:
     """q and k as they enter the product: projected, clipped, normalized, rotated."""
-    q = project(x, weights.q, weights.q_bias)
-    k = project(x, weights.k, weights.k_bias)
+    q = times_latent(project(x, weights.q, weights.q_bias), weights.q_latent, x)
+    k = times_latent(project(x, weights.k, weights.k_bias), weights.k_latent, x)
     if layer.clip_qkv is not None:
         q, k = q.clamp(-layer.clip_qkv, layer.clip_qkv), k.clamp(-layer.clip_qkv, layer.clip_qkv)
     if layer.qk_norm is not None:
@@ -47,7 +47,53 @@ def queries_and_keys(
     if isinstance(layer.position, Rotary):
         rotary = layer.position.at(int(positions.max()) + 1)
         q, k = rotate(rotary, q, positions), rotate(rotary, k, positions)
-    return q, k
+    return (q if layer.growth is None else q * growth_of(layer.growth, positions, q)), k
+
+
+def values(
+    layer: Layer, weights: LayerWeights, x: Float[Tensor, "batch token d"]
+) -> Float[Tensor, "batch kv_head token ev"]:
+    """v as attention mixes it: projected, clipped, normalized."""
+    v = project(x, weights.v, weights.v_bias)
+    if weights.k_latent is not None:
+        v = v * latent_factor(weights.k_latent, x)
+    if layer.clip_qkv is not None:
+        v = v.clamp(-layer.clip_qkv, layer.clip_qkv)
+    if layer.value_norm is not None:
+        v = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + layer.value_norm)
+    return v
+
+
+def gates(weights: LayerWeights, x: Float[Tensor, "batch token d"]) -> Float[Tensor, "batch token head e"] | None:
+    """The factors by which the heads' outputs are multiplied before W_o; None without a gate."""
+    if weights.gate is None:
+        return None
+    return project(x, weights.gate, weights.gate_bias).sigmoid().transpose(1, 2)
+
+
+def growth_of(
+    growth: Growth, positions: Int[Tensor, "*texts token"], q: Float[Tensor, "batch head token e"]
+) -> Float[Tensor, "#batch 1 token 1"]:
+    """The factor of q at each position."""
+    steps = torch.floor((positions.double() + growth.ahead) / growth.every)
+    factor = (1 + growth.slope * torch.log1p(steps)).to(q.dtype)
+    return factor.reshape(-1, 1, positions.shape[-1], 1)
+
+
+def latent_factor(latent: Latent, x: Float[Tensor, "batch token d"]) -> Float[Tensor, "batch 1 token 1"]:
+    """1 / rms of the latent vector of every token."""
+    c = x @ latent.down.to(x.dtype)
+    c = c if latent.bias is None else c + latent.bias.to(x.dtype)
+    return torch.rsqrt(c.square().mean(-1) + latent.eps)[:, None, :, None]
+
+
+def times_latent(
+    q: Float[Tensor, "batch head token e"], latent: Latent | None, x: Float[Tensor, "batch token d"]
+) -> Float[Tensor, "batch head token e"]:
+    """q with the channels that come from a latent vector divided by its norm."""
+    if latent is None:
+        return q
+    return torch.cat([q[..., : latent.channels] * latent_factor(latent, x), q[..., latent.channels :]], -1)
 
 
 def project(
@@ -92,8 +138,8 @@ def norm_factors(
 def rotate(
     rotary: Rotary, q: Float[Tensor, "batch head token e"], positions: Int[Tensor, "*texts token"]
 ) -> Float[Tensor, "batch head token e"]:
-    """Pair f rotated by position * frequency f; channels beyond the rotary width stay."""
-    rotated, unrotated = q[..., : rotary.width], q[..., rotary.width :]
+    """Pair f rotated by position * frequency f; the other channels stay."""
+    rotated = q[..., rotary.channels]
     angle = positions[..., None].double() * torch.tensor(rotary.frequencies, dtype=torch.float64, device=q.device)
     angle = angle if positions.dim() == 1 else angle[:, None]  # (batch, head, token, frequency)
     cos, sin = ((f(angle) * rotary.factor).to(q.dtype) for f in (torch.cos, torch.sin))
@@ -101,7 +147,7 @@ def rotate(
     axis = -2 if rotary.layout == "half" else -1
     a, b = pairs.unbind(axis)
     pairs = torch.stack([a * cos - b * sin, b * cos + a * sin], axis)
-    return torch.cat([pairs.flatten(-2), unrotated], -1)
+    return torch.cat([q[..., : rotary.start], pairs.flatten(-2), q[..., rotary.channels.stop :]], -1)
 
 
 def parts_of_queries_and_keys(
@@ -112,24 +158,27 @@ def parts_of_queries_and_keys(
 ) -> tuple[list[Float[Tensor, "batch head token e"]], list[Float[Tensor, "batch kv_head token e"]]]:
     """q and k of every part of x, where x is the sum of the parts: they sum to q and k of x, exactly.
 
-    Biases belong to the first part. A q/k norm divides each part by the norm of the whole.
+    Biases belong to the first part. A norm of q, of k or of their latent divides each part by the norm of the whole.
     """
     if layer.clip_qkv is not None:
         raise ArmillaryError("this model clips q, k and v, so they are not a sum of parts: it has no constituents")
     batch = max(len(part) for part in parts)
     per_projection = []
-    for matrices, biases, norm in (
-        (weights.q, weights.q_bias, weights.q_norm),
-        (weights.k, weights.k_bias, weights.k_norm),
+    whole = sum(parts[1:], parts[0])  # its norm is that of every part
+    for matrices, biases, norm, latent in (
+        (weights.q, weights.q_bias, weights.q_norm, weights.q_latent),
+        (weights.k, weights.k_bias, weights.k_norm, weights.k_latent),
     ):
         raw = [project(part, matrices, biases if i == 0 else None) for i, part in enumerate(parts)]
-        raw = [part.expand(batch, -1, len(positions), -1) for part in raw]
+        raw = [times_latent(part.expand(batch, -1, len(positions), -1), latent, whole) for part in raw]
         if layer.qk_norm is not None:
             assert norm is not None
             raw = normalized_parts(layer.qk_norm, norm, raw)
         if isinstance(layer.position, Rotary):
             rotary = layer.position.at(int(positions.max()) + 1)
             raw = [rotate(rotary, part, positions) for part in raw]
+        if layer.growth is not None and not per_projection:
+            raw = [part * growth_of(layer.growth, positions, part) for part in raw]
         per_projection.append(raw)
     return per_projection[0], per_projection[1]
 

@@ -18,7 +18,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.layout import Stack, entry, find_stack
-from armillary.anatomy.registry import adapter_for
+from armillary.anatomy.registry import adapter_of
 from armillary.anatomy.source import describe, transformer_of
 from armillary.errors import ArmillaryError
 from armillary.observe.bypassing import watch_for
@@ -85,7 +85,7 @@ class Tap:
         for root in roots.values():
             self._hook(root.register_forward_pre_hook(self._forward_begins, with_kwargs=True))
             self._hook(root.register_forward_hook(self._forward_ends, always_call=True))
-        adapter = adapter_for(self.anatomy.family)
+        adapter = adapter_of(self.anatomy)
         watch = None if adapter is None else watch_for(adapter.watched_as)
         for module in self.model.modules():
             if self._stack.may_attend(module):

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from armillary.anatomy.description import Alibi, Anatomy
 from armillary.anatomy.modes import evaluating
-from armillary.anatomy.registry import adapter_for
+from armillary.anatomy.registry import adapter_of
 from armillary.anatomy.source import blocks_name, transformer_of
 from armillary.errors import ArmillaryError
-from armillary.observe.rebuild import project, rebuilt_logits
+from armillary.observe.rebuild import gates, rebuilt_logits, values
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView, row_centered
 
@@ -137,7 +137,7 @@ class _OutputProjections:
         self._mixed: dict[int, Tensor] = {}
         self._handles: list[Any] = []
         self._modules: dict[nn.Module, list[int]] = {}
-        adapter = adapter_for(anatomy.family)
+        adapter = adapter_of(anatomy)
         if adapter is not None:
             root = blocks_name(model, adapter)
             for layer in anatomy.layers:
@@ -159,7 +159,8 @@ class _OutputProjections:
 
     def remember(self, view: AttentionView) -> AttentionView:
         if view.output is not None and self._modules:
-            self._mixed[view.layer] = view.output
+            gate = None if view.x is None else gates(self._anatomy.weights(view.layer), view.x)
+            self._mixed[view.layer] = view.output if gate is None else view.output * gate
         return view
 
     def check(self, check: LayerCheck) -> LayerCheck:
@@ -186,8 +187,7 @@ def _check(anatomy: Anatomy, view: AttentionView) -> LayerCheck:
         return LayerCheck(view.layer, output)
     layer, weights = anatomy.layers[view.layer], anatomy.weights(view.layer)
     x = view.x.to(torch.promote_types(view.x.dtype, torch.float32))
-    v = project(x, weights.v, weights.v_bias)
-    v = v if layer.clip_qkv is None else v.clamp(-layer.clip_qkv, layer.clip_qkv)
+    v = values(layer, weights, x)
     compared = seen & rows[:, None, :, None]
     rebuilt, tapped = rebuilt_logits(anatomy, view.layer, x), view.logits()
     if isinstance(layer.position, Alibi):
@@ -207,6 +207,8 @@ def declared_visible(layer: Any, view: AttentionView) -> Tensor:
     i = torch.arange(view.queries, device=view.q.device)[:, None]
     j = torch.arange(view.keys, device=view.q.device)[None, :]
     seen = (j <= i) if layer.causal else torch.ones_like(j <= i)
+    if layer.chunk is not None:
+        seen = seen & (i // layer.chunk == j // layer.chunk)
     return seen if layer.window is None else seen & ((i - j).abs() < layer.window)
 
 

@@ -191,7 +191,7 @@ def _grouped(keys: Float[Tensor, "batch kv_head ..."], queries: Float[Tensor, "b
 
 def pairs(rotary: Rotary, vectors: Float[Tensor, "*dims e"]) -> Float[Tensor, "*dims frequency 2"]:
     """The rotated channels as pairs, one for each frequency."""
-    rotated = vectors[..., : rotary.width]
+    rotated = vectors[..., rotary.channels]
     frequencies = len(rotary.frequencies)
     if rotary.layout == "interleaved":
         return rotated.reshape(*rotated.shape[:-1], frequencies, 2)

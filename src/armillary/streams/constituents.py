@@ -145,13 +145,13 @@ class ObservedParts:
         positions = torch.arange(view.queries, device=x.device)
         given = means.of_layer(view.layer, x)
         self.factors: tuple[Tensor, Tensor] | None = None
-        if norm is None:
+        if norm is None and not layer.latent:
             self._q, self._k = parts_of_queries_and_keys(layer, weights, given, positions)
         else:  # the token's own norm divides every part, so content is projected too
             content = x - given[0] - given[1]
             self._q, self._k = parts_of_queries_and_keys(layer, weights, (*given, content), positions)
             self._q, self._k = self._q[:2], self._k[:2]
-            self.factors = norm_factors(norm, weights, x)
+            self.factors = None if norm is None else norm_factors(norm, weights, x)
         scaled = (layer.scale or view.scale) / view.scale  # some models scale q before the attention function sees it
         self._q = [*(q * scaled for q in self._q), single(view.q)]
         self._k = [*self._k, single(view.k)]

@@ -42,6 +42,8 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
             logits(layer),
         )
     out.print(table)
+    for block, other in (entry.split(": ") for entry in anatomy.skipped):
+        out.print(f"{block} has {other} and no heads: it is left out, and layers are numbered without it")
     for note in [*notes, *([anatomy.missing] if anatomy.missing else [])]:
         out.print(escape(note), soft_wrap=True)
 
@@ -67,6 +69,8 @@ def positions_of(anatomy: Anatomy) -> str:
 
 def sees(layer: Layer) -> str:
     direction = {True: "the past", False: "both sides", None: "unknown"}[layer.causal]
+    if layer.chunk is not None:
+        return f"{direction}, in chunks of {layer.chunk}"
     return direction if layer.window is None else f"{direction}, window {layer.window}"
 
 
@@ -95,6 +99,14 @@ def logits(layer: Layer) -> str:
         parts.append("a sink per head")
     if layer.clip_qkv is not None:
         parts.append(f"q, k, v clipped at {layer.clip_qkv:g}")
+    if layer.latent:
+        parts.append("k and v from a latent vector")
+    if layer.growth is not None:
+        parts.append(f"growing every {layer.growth.every:g} positions")
+    if layer.gated:
+        parts.append("outputs gated")
+    if layer.value_norm is not None:
+        parts.append("v normalized")
     return ", ".join(parts)
 
 
