@@ -89,7 +89,28 @@ class RelativeBias:
     bidirectional: bool
 
 
-LayerPosition = Rotary | Alibi | RelativeBias
+@dataclass(frozen=True)
+class Disentangled:
+    """Distances have keys and queries of their own (DeBERTa): scale * (q_i.k_j + q_i.K[i - j] + k_j.Q[i - j]).
+
+    The term q.K is 'c2p', k.Q is 'p2c'. With buckets, distances from buckets / 2 on are counted logarithmically, up to
+    max_distance. shared: whether K and Q use the projections of tokens; eps: that of the norm of the table of distances,
+    if it has one.
+    """
+
+    buckets: int
+    max_distance: int
+    terms: tuple[str, ...]
+    shared: bool = False
+    eps: float | None = None
+
+    @property
+    def span(self) -> int:
+        """Distances are counted from -span to span - 1."""
+        return self.buckets or self.max_distance
+
+
+LayerPosition = Rotary | Alibi | RelativeBias | Disentangled
 
 
 @dataclass(frozen=True)
@@ -121,7 +142,7 @@ class Layer:
     scale and causal are None for unknown families: only the tap can observe them. window: keys at a distance below it
     are seen; chunk: only keys of the query's own run of so many positions are. value_width: that of v, if it is not the
     head width. latent: q or k is computed from a normalized vector that all heads share, so that the weights per head
-    are products of stored ones. gated: a head's output is multiplied by sigmoid(x W_gate). value_norm: v is divided by
+    are products of stored ones; pairs_apart: stored pairs of rotary channels (2f, 2f + 1) are taken apart. gated: a head's output is multiplied by sigmoid(x W_gate). value_norm: v is divided by
     its root mean square, with this epsilon.
     """
 
@@ -143,6 +164,7 @@ class Layer:
     value_width: int | None = None
     value_norm: float | None = None
     latent: bool = False
+    pairs_apart: bool = False
     gated: bool = False
 
     @property

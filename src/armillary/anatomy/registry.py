@@ -4,11 +4,13 @@ from typing import Any
 
 from armillary.anatomy.adapter import Adapter, Config
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.families import bert, gpt, hybrid, llama, llama_like, t5
+from armillary.anatomy.families import bert, encoders, gpt, hybrid, latent, llama, llama_like, t5
 from armillary.errors import ArmillaryError
 
 _ADAPTERS: dict[str, Adapter] = {
-    adapter.family: adapter for module in (bert, gpt, llama, llama_like, hybrid, t5) for adapter in module.ADAPTERS
+    adapter.family: adapter
+    for module in (bert, encoders, gpt, llama, llama_like, hybrid, latent, t5)
+    for adapter in module.ADAPTERS
 }
 
 

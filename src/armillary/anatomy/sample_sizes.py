@@ -21,3 +21,4 @@ LINEAR = dict(
     linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8, pad_token_id=0
 )
 ROUTED = dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16)
+LATENT = dict(num_key_value_heads=6, kv_lora_rank=16, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=10)

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from armillary.anatomy.modes import own_random_numbers
-from armillary.anatomy.sample_sizes import GPT_NAMES, GROUPED, LINEAR, ROUTED, SLIDING
+from armillary.anatomy.sample_sizes import GPT_NAMES, GROUPED, LATENT, LINEAR, ROUTED, SLIDING
 from armillary.anatomy.sample_sizes import SMALL as SMALL
 from armillary.anatomy.similar_samples import SIMILAR, WHOLE
 
 # Imports inside functions: transformers takes seconds to import.
 
-ENCODERS = ("bert", "roberta", "distilbert", "albert", "modernbert")
+ENCODERS = ("bert", "roberta", "distilbert", "albert", "modernbert", "xlm-roberta", "camembert", "electra")
 
 DISTINCT: Mapping[str, Mapping[str, Any]] = {
     # family, or family/variant: settings on top of SMALL
@@ -150,6 +150,36 @@ DISTINCT: Mapping[str, Mapping[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "full_attention"],
         "hidden_size_per_layer_input": 8,
         "vocab_size_per_layer_input": 99,
+    },
+    "mpnet": dict(max_position_embeddings=66, pad_token_id=1),
+    "deberta-v2": dict(
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=6,
+        max_relative_positions=30,
+        position_biased_input=False,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+    ),
+    "deepseek_v3": {
+        **LATENT,
+        "q_lora_rank": 20,
+        "attention_bias": True,
+        "rope_interleave": True,
+        "n_routed_experts": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 1,
+        "first_k_dense_replace": 2,
+        "moe_intermediate_size": 16,
+        "rope_parameters": dict(
+            rope_type="yarn",
+            rope_theta=1e4,
+            factor=4.0,
+            original_max_position_embeddings=16,
+            mscale=1.0,
+            mscale_all_dim=0.7,
+        ),
     },
     "t5": dict(d_model=48, d_kv=10, d_ff=64, num_layers=3, num_heads=6, relative_attention_num_buckets=8),
 }

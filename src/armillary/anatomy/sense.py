@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from armillary.anatomy.description import Alibi, Anatomy, Layer, RelativeBias, Rotary
+from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Layer, RelativeBias, Rotary
 from armillary.errors import ArmillaryError
 
 
@@ -39,6 +39,8 @@ def _problem_of_position(layer: Layer) -> str:
             return f"rotary frequencies that are not finite numbers (base {position.base!r})"
     if isinstance(position, Alibi) and not all(_is_number(slope) for slope in position.slopes):
         return "ALiBi slopes that are not finite numbers"
+    if isinstance(position, Disentangled) and position.buckets and position.max_distance <= position.buckets // 2 + 1:
+        return f"{position.buckets} buckets of distances, but counts none above {position.max_distance}"
     if isinstance(position, RelativeBias):
         for name, size in (("buckets", position.buckets), ("distances", position.max_distance)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from armillary.anatomy.sample_sizes import GROUPED, LINEAR, ROUTED, SLIDING
+from armillary.anatomy.sample_sizes import GROUPED, LATENT, LINEAR, ROUTED, SLIDING
 
 EXPERTS = dict(num_local_experts=2, num_experts_per_tok=1)
 HALF = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
@@ -126,6 +126,30 @@ SIMILAR: Mapping[str, Mapping[str, Any]] = {
         "sliding_window": 5,
         "layer_types": ["sliding_attention", "full_attention", "full_attention"],
         "hidden_size_per_layer_input": 0,
+    },
+    "xlm-roberta": dict(max_position_embeddings=66, pad_token_id=1),
+    "camembert": dict(max_position_embeddings=66, pad_token_id=1),
+    "electra": dict(embedding_size=16),
+    "ernie": {},
+    "nomic_bert": dict(head_dim=8),
+    "gte": {},
+    "deberta-v2/own-projections": dict(
+        relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=12, position_biased_input=True
+    ),
+    "deberta-v2/plain": dict(relative_attention=False),
+    "deepseek_v3/one-query-matrix": {
+        **LATENT,
+        "q_lora_rank": None,
+        "rope_interleave": False,
+        "first_k_dense_replace": 3,
+    },
+    "deepseek_v2": {
+        **LATENT,
+        "q_lora_rank": 20,
+        "n_routed_experts": 2,
+        "num_experts_per_tok": 1,
+        "first_k_dense_replace": 2,
+        "moe_intermediate_size": 16,
     },
     "vaultgemma": {**GROUPED, **SLIDING, "head_dim": 12, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 0.7},
 }

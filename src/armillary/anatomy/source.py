@@ -225,7 +225,9 @@ def _readable(adapter: Adapter, anatomy: Anatomy, root: str, read: Callable[[str
 
 
 def _read_inside(read: Callable[[str], Tensor | None], root: str, block: str, name: str) -> Tensor | None:
-    """The tensor of that name inside a block; '../' refers to the list of blocks."""
+    """The tensor of that name inside a block; '../' refers to the list of blocks, '../../' to what contains the list."""
+    if name.startswith("../../"):
+        return read(f"{root.rpartition('.')[0]}.{name.removeprefix('../../')}".removeprefix("."))
     return read(f"{root}.{name.removeprefix('../')}" if name.startswith("../") else f"{block}{name}")
 
 

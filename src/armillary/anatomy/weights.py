@@ -98,6 +98,8 @@ class LayerWeights:
     gate_bias: tuple[Float[Tensor, "e"], ...] | None = None
     q_latent: Latent | None = None
     k_latent: Latent | None = None
+    relative_keys: Float[Tensor, "head bucket e"] | None = None
+    relative_queries: Float[Tensor, "head bucket e"] | None = None
 
     def not_finite(self) -> list[str]:
         """The weights that contain NaN or infinity, as 'W_q of head 3'."""

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from armillary.anatomy.bias import alibi_bias, relative_bias
-from armillary.anatomy.description import Alibi, Anatomy, Growth, Layer, QKNorm, RelativeBias, Rotary
+from armillary.anatomy.bias import alibi_bias, distance_index, relative_bias
+from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Growth, Layer, QKNorm, RelativeBias, Rotary
 from armillary.anatomy.weights import Latent, LayerWeights, NormWeights, stack
 from armillary.errors import ArmillaryError
 from armillary.observe.view import grouped_products
@@ -29,6 +29,8 @@ def rebuilt_logits(
     q, k = queries_and_keys(described, weights, x, positions)
     logits = grouped_products(q, k) * described.scale
     bias = position_bias(described, weights, positions)
+    if isinstance(described.position, Disentangled):
+        bias = sum(distance_terms(described, weights, q, k, positions))
     return logits if bias is None else logits + bias
 
 
@@ -212,3 +214,37 @@ def position_bias(
         assert weights.relative_bias is not None
         return relative_bias(layer.position, weights.relative_bias, positions, positions)
     return None
+
+
+def distance_terms(
+    layer: Layer,
+    weights: LayerWeights,
+    q: Float[Tensor, "batch head token e"],
+    k: Float[Tensor, "batch head token e"],
+    positions: Int[Tensor, "token"],
+) -> tuple[Float[Tensor, "batch head token token"], Float[Tensor, "batch head token token"]]:
+    """DeBERTa's two terms of the logits: queries with the distances' keys, and keys with the distances' queries."""
+    assert isinstance(layer.position, Disentangled)
+    index = distance_index(layer.position, positions, positions).expand(*q.shape[:2], -1, -1)
+    by_query = by_key = torch.zeros((), dtype=q.dtype, device=q.device).expand(index.shape)
+    if weights.relative_keys is not None:
+        by_query = (q @ weights.relative_keys.to(q.dtype).mT).gather(-1, index) * (layer.scale or 1.0)
+    if weights.relative_queries is not None:
+        by_key = (k @ weights.relative_queries.to(k.dtype).mT).gather(-1, index.mT).mT * (layer.scale or 1.0)
+    return by_query, by_key
+
+
+class DistanceParts:
+    """DeBERTa's position terms, split as q and k are: what needs no content, and what content adds.
+
+    The query's content with the distance is a term of content and position, like that with the key's position; and so is
+    the key's content with the distance.
+    """
+
+    def __init__(self, layer: Layer, weights: LayerWeights, q: list[Tensor], k: list[Tensor]) -> None:
+        """q and k: mean, position and the whole."""
+        positions = torch.arange(q[2].shape[2], device=q[2].device)
+        plain = distance_terms(layer, weights, q[0] + q[1], k[0] + k[1], positions)
+        whole = distance_terms(layer, weights, q[2], k[2], positions)
+        self.without_content = plain[0] + plain[1]
+        self.of_query, self.of_key = whole[0] - plain[0], whole[1] - plain[1]

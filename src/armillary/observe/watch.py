@@ -95,6 +95,77 @@ def watch_projection(
     return watch
 
 
+def watch_parts(
+    names: tuple[str, str, str],
+    read: Callable[[Any, dict[str, Any], Tensor, Tensor, Tensor], AttentionView],
+    *,
+    output: str = "",
+    method: str = "",
+) -> Watch:
+    """Watch a module that computes attention inside its forward, by its arguments and its projections q, k and v.
+
+    output: the module's output projection, if it is inside; else the module returns what attention mixed. method: one
+    of the module's methods, whose result is given to `read` among the arguments, under the method's name.
+    """
+
+    def watch(module: nn.Module, report: Report) -> Undo:
+        signature = inspect.signature(module.forward)
+        seen: dict[str, Any] = {}
+        stock = getattr(module, method) if method else None
+
+        def begin(_: nn.Module, args: Any, kwargs: Any) -> None:
+            seen.clear()
+            seen["arguments"] = dict(signature.bind(*args, **kwargs).arguments)
+
+        def tell(mixed: Tensor) -> None:
+            heads = (
+                part.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2) for part in map(seen.get, names)
+            )
+            view = read(module, seen["arguments"], *heads)
+            seen.clear()
+            report(replace(view, output=mixed.unflatten(-1, (view.heads, -1))))
+
+        def keep(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+            def first(_: nn.Module, args: Any, projected: Tensor) -> None:
+                seen.setdefault(name, projected)  # a later call may project positions
+
+            return first
+
+        class Observed:
+            """The method, wrapped to keep its result."""
+
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                assert stock is not None
+                computed = stock(*args, **kwargs)
+                seen["arguments"][method] = computed
+                return computed
+
+            def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+                """A copy of the module gets the plain method."""
+                copied = memo[id(module)]
+                return getattr(type(copied), method).__get__(copied)
+
+        handles = [
+            module.register_forward_pre_hook(begin, with_kwargs=True),
+            *(module.get_submodule(name).register_forward_hook(keep(name)) for name in names),
+            module.get_submodule(output).register_forward_pre_hook(lambda _, args: tell(args[0]))
+            if output
+            else module.register_forward_hook(lambda _, args, computed: tell(computed[0])),
+        ]
+        if method:
+            setattr(module, method, Observed())
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+            if method:
+                delattr(module, method)
+
+        return undo
+
+    return watch
+
+
 def _no_past(module: nn.Module, arguments: dict[str, Any], queries: int) -> None:
     cache = arguments.get("layer_past") or arguments.get("past_key_values")
     if cache is not None and cache.get_seq_length(module.layer_idx) > queries:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from armillary.anatomy.description import Anatomy
+from armillary.anatomy.description import Anatomy, Disentangled
 from armillary.anatomy.weights import LayerWeights
-from armillary.observe.rebuild import queries_and_keys
+from armillary.observe.rebuild import distance_terms, queries_and_keys
 from armillary.observe.view import AttentionView
 from armillary.streams.declaration import Context, Declaration, Pass, Reads
 from armillary.streams.patterns import PATTERNS, TEXT, Masses, repeat_masses
@@ -38,7 +38,11 @@ class OfRandomHeads:
         assert view.x is not None
         x = view.x.to(torch.promote_types(view.x.dtype, torch.float32))
         positions = torch.arange(view.queries, device=x.device)
-        q, k = queries_and_keys(self.anatomy.layers[view.layer], weights, x, positions)
+        layer = self.anatomy.layers[view.layer]
+        q, k = queries_and_keys(layer, weights, x, positions)
+        if isinstance(layer.position, Disentangled):  # what random heads make of the distances
+            by_query, by_key = distance_terms(layer, weights, q, k, positions)
+            return replace(view, q=q, k=k, bias=by_query + by_key, output=None)
         return replace(view, q=q, k=k, output=None)
 
     def combine(self, a: State, b: State) -> State:

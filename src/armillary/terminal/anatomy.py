@@ -5,7 +5,7 @@ from dataclasses import replace
 from rich.markup import escape
 from rich.table import Table
 
-from armillary.anatomy.description import Alibi, Anatomy, Layer, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Layer, LayerPosition, RelativeBias, Rotary
 from armillary.anatomy.samples import sample_config
 from armillary.anatomy.source import describe
 from armillary.observe.verification import Verification
@@ -27,13 +27,15 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
         facts.append(f"{anatomy.norm} norm {anatomy.norm_place} attention")
     out.print(" · ".join(fact for fact in facts if fact), soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("layers", "heads", "key heads", "head width", "sees", "position in attention", "logits"):
+    numbered = ("layers", "blocks") if anatomy.skipped else ("layers",)
+    for column in (*numbered, "heads", "key heads", "head width", "sees", "position in attention", "logits"):
         table.add_column(column, overflow="fold")
     for first, last in runs(anatomy.layers):
         layer = anatomy.layers[first]
         span = str(first) if first == last else f"{first}-{last}"
         table.add_row(
             span,
+            *([block_numbers(anatomy.layers[first : last + 1])] if anatomy.skipped else []),
             str(layer.heads),
             str(layer.kv_heads),
             str(layer.head_width),
@@ -42,8 +44,9 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
             logits(layer),
         )
     out.print(table)
-    for block, other in (entry.split(": ") for entry in anatomy.skipped):
-        out.print(f"{block} has {other} and no heads: it is left out, and layers are numbered without it")
+    if anatomy.skipped:
+        names = ", ".join(f"{block} ({kind})" for block, kind in (entry.split(": ") for entry in anatomy.skipped))
+        out.print(f"left out, since they have no attention heads: {escape(names)}", soft_wrap=True)
     for note in [*notes, *([anatomy.missing] if anatomy.missing else [])]:
         out.print(escape(note), soft_wrap=True)
 
@@ -58,6 +61,11 @@ def runs(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
         else:
             spans.append((layer.index, layer.index))
     return spans
+
+
+def block_numbers(layers: tuple[Layer, ...]) -> str:
+    """The numbers of these layers' blocks: '3, 7, 11'."""
+    return ", ".join(layer.block.rpartition(".")[2] for layer in layers)
 
 
 def positions_of(anatomy: Anatomy) -> str:
@@ -84,6 +92,8 @@ def position(layer: Layer) -> str:
         return f"ALiBi, slopes {max(kind.slopes):.3g} to {min(kind.slopes):.3g}"
     if isinstance(kind, RelativeBias):
         return f"learned bias, {kind.buckets} buckets up to {kind.max_distance}"
+    if isinstance(kind, Disentangled):
+        return f"keys and queries of distances ({', '.join(kind.terms) or 'no terms'}), {2 * kind.span} of them"
     return "unknown" if layer.scale is None else "none"
 
 

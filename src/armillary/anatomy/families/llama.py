@@ -64,9 +64,7 @@ ADAPTERS.append(MISTRAL)
 SLIDING_BY_TYPE = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
 QWEN2 = replace(LLAMA, family="qwen2", window=window_by_type, understands=SLIDING_BY_TYPE)
 ADAPTERS.append(QWEN2)
-QWEN3 = replace(
-    QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm"
-)
+QWEN3 = replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
 ADAPTERS.append(QWEN3)
 
 GEMMA = replace(
