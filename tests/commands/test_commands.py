@@ -106,6 +106,13 @@ def test_the_shipped_record_is_complete_and_made_with_the_tested_versions() -> N
         assert record.versions[name].split("+")[0] == pinned[name]
 
 
+def test_the_page_of_families_is_what_the_command_prints() -> None:
+    shown = runner.invoke(app, ["doctor", "--markdown"])
+    page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    assert shown.stdout == page, "armillary doctor --markdown > docs/families.md"
+    assert f"{len(arm.known_families())} families" in page
+
+
 def test_doctor_verifies_here_and_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: SAMPLES[name] for name in ("llama", "bloom")}
     monkeypatch.setattr("armillary.anatomy.samples.SAMPLES", few)

@@ -21,7 +21,7 @@ from conftest import Atlases, shared
 
 TOKENS = torch.randint(3, 99, (3, 12), generator=torch.Generator().manual_seed(0))
 FIRST = {name: arm.describe(sample_config(name)).layers[0] for name in DISTINCT}
-PLAIN = [name for name, layer in FIRST.items() if layer.qk_norm is None and layer.clip_qkv is None]
+PLAIN = [n for n, layer in FIRST.items() if layer.qk_norm is None and layer.clip_qkv is None and not layer.latent]
 
 
 def states(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -71,7 +71,12 @@ def turning(layer: Layer) -> Rotary:
 
 def with_rotary(anatomy: Anatomy, **change: Any) -> Anatomy:
     """The anatomy with every layer's encoding changed."""
-    layers = (replace(layer, position=changed_rotary(turning(layer), **change)) for layer in anatomy.layers)
+    layers = (
+        replace(layer, position=changed_rotary(layer.position, **change))
+        if isinstance(layer.position, Rotary)
+        else layer
+        for layer in anatomy.layers
+    )
     return replace(anatomy, layers=tuple(layers))
 
 

@@ -26,8 +26,16 @@ STREAMS = ("attention", "chunks")
 ROTARY = [
     name
     for name in DISTINCT
-    if any(isinstance(layer.position, Rotary) for layer in arm.describe(sample_config(name)).layers)
+    if len(
+        {
+            layer.position.width
+            for layer in arm.describe(sample_config(name)).layers
+            if isinstance(layer.position, Rotary)
+        }
+    )
+    == 1
 ]
+"""Samples whose layers rotate equally many channels."""
 
 
 @pytest.mark.parametrize("name", ROTARY)

@@ -142,8 +142,8 @@ class TestNumbers:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         config = AutoConfig.for_model(
-            "hyperclovax", vocab_size=99, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-            intermediate_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            "hyperclovax", vocab_size=99, hidden_size=48, num_hidden_layers=2, num_attention_heads=6,
+            num_key_value_heads=2, intermediate_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
         )  # fmt: skip
         atlas = arm.scan(AutoModelForCausalLM.from_config(config), TOKENS)
         assert atlas.heads["entropy"].notna().all()

@@ -94,8 +94,8 @@ class Disentangled:
     """Distances have keys and queries of their own (DeBERTa): scale * (q_i.k_j + q_i.K[i - j] + k_j.Q[i - j]).
 
     The term q.K is 'c2p', k.Q is 'p2c'. With buckets, distances from buckets / 2 on are counted logarithmically, up to
-    max_distance. shared: whether K and Q use the projections of tokens; eps: that of the norm of the table of distances,
-    if it has one.
+    max_distance. shared: whether K and Q use the projections of tokens; eps: that of the norm of the table of
+    distances, if it has one.
     """
 
     buckets: int
@@ -142,8 +142,9 @@ class Layer:
     scale and causal are None for unknown families: only the tap can observe them. window: keys at a distance below it
     are seen; chunk: only keys of the query's own run of so many positions are. value_width: that of v, if it is not the
     head width. latent: q or k is computed from a normalized vector that all heads share, so that the weights per head
-    are products of stored ones; pairs_apart: stored pairs of rotary channels (2f, 2f + 1) are taken apart. gated: a head's output is multiplied by sigmoid(x W_gate). value_norm: v is divided by
-    its root mean square, with this epsilon.
+    are products of stored ones; pairs_apart: stored pairs of rotary channels (2f, 2f + 1) are taken apart. gated: a
+    head's output is multiplied by sigmoid(x W_gate). value_norm: v is divided by its root mean square, with this
+    epsilon.
     """
 
     index: int

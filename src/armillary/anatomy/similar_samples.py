@@ -7,7 +7,7 @@ from armillary.anatomy.sample_sizes import GROUPED, LATENT, LINEAR, ROUTED, SLID
 
 EXPERTS = dict(num_local_experts=2, num_experts_per_tok=1)
 HALF = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
-LAST = ["full_attention"]
+MIXED = ["full_attention", "linear_attention", "full_attention"]
 NO_ROTATION = dict(no_rope_layers=[1, 0, 1])
 
 SIMILAR: Mapping[str, Mapping[str, Any]] = {
@@ -74,20 +74,20 @@ SIMILAR: Mapping[str, Mapping[str, Any]] = {
         "first_k_dense_replace": 1,
         "moe_intermediate_size": 16,
     },
-    "qwen3_5_text": {**GROUPED, **LINEAR, "head_dim": 8, "layer_types": ["full_attention", "linear_attention"] + LAST},
+    "qwen3_5_text": {**GROUPED, **LINEAR, "head_dim": 8, "layer_types": MIXED},
     "qwen3_5_moe_text": {
         **GROUPED,
         **LINEAR,
         **ROUTED,
         "head_dim": 8,
-        "layer_types": ["full_attention", "linear_attention"] + LAST,
+        "layer_types": MIXED,
         "shared_expert_intermediate_size": 16,
     },
     "granitemoehybrid": {
         **GROUPED,
         **EXPERTS,
         "attention_multiplier": 0.2,
-        "layer_types": ["full_attention", "linear_attention"] + LAST,
+        "layer_types": MIXED,
         "shared_intermediate_size": 16,
         "mamba_n_heads": 4,
         "mamba_d_head": 24,
@@ -131,8 +131,6 @@ SIMILAR: Mapping[str, Mapping[str, Any]] = {
     "camembert": dict(max_position_embeddings=66, pad_token_id=1),
     "electra": dict(embedding_size=16),
     "ernie": {},
-    "nomic_bert": dict(head_dim=8),
-    "gte": {},
     "deberta-v2/own-projections": dict(
         relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=12, position_biased_input=True
     ),

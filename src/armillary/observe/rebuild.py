@@ -30,7 +30,8 @@ def rebuilt_logits(
     logits = grouped_products(q, k) * described.scale
     bias = position_bias(described, weights, positions)
     if isinstance(described.position, Disentangled):
-        bias = sum(distance_terms(described, weights, q, k, positions))
+        by_query, by_key = distance_terms(described, weights, q, k, positions)
+        bias = by_query + by_key
     return logits if bias is None else logits + bias
 
 
@@ -165,7 +166,7 @@ def parts_of_queries_and_keys(
     if layer.clip_qkv is not None:
         raise ArmillaryError("this model clips q, k and v, so they are not a sum of parts: it has no constituents")
     batch = max(len(part) for part in parts)
-    per_projection = []
+    per_projection: list[list[Tensor]] = []
     whole = sum(parts[1:], parts[0])  # its norm is that of every part
     for matrices, biases, norm, latent in (
         (weights.q, weights.q_bias, weights.q_norm, weights.q_latent),
@@ -237,8 +238,8 @@ def distance_terms(
 class DistanceParts:
     """DeBERTa's position terms, split as q and k are: what needs no content, and what content adds.
 
-    The query's content with the distance is a term of content and position, like that with the key's position; and so is
-    the key's content with the distance.
+    The query's content with the distance is a term of content and position, like that with the key's position; so is the
+    key's content with the distance.
     """
 
     def __init__(self, layer: Layer, weights: LayerWeights, q: list[Tensor], k: list[Tensor]) -> None:

@@ -12,12 +12,16 @@ from armillary.anatomy.modes import evaluating
 from armillary.anatomy.registry import adapter_of
 from armillary.anatomy.source import blocks_name, transformer_of
 from armillary.errors import ArmillaryError
-from armillary.observe.rebuild import gates, rebuilt_logits, values
+from armillary.observe.rebuild import gates, parts_of_queries_and_keys, rebuilt_logits, values
 from armillary.observe.tap import Tap
-from armillary.observe.view import AttentionView, row_centered
+from armillary.observe.view import AttentionView, grouped_products, row_centered
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Relative error that the model's own rounding explains, by its dtype."""
+
+
+CHECKS = ("output", "logits", "values", "projected", "constituents", "shares")
+"""The numbers of a LayerCheck that must be small."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,9 @@ class LayerCheck:
     output: the tapped attention times v against the layer's own result (any family). For families with an adapter
     also: logits rebuilt from the weights and the attention input against the tapped ones, on visible keys (up to a
     constant per row with ALiBi, which families write with different constants); values against x W_v; projected:
-    the heads' outputs through W_o against the output projection; visible: whether window and direction are as
-    declared (checked if there is no padding).
+    the heads' outputs through W_o against the output projection; constituents: the terms of mean, position and content
+    of x, and the bias, summed, against the tapped logits; shares: how far their shares of these logits are from adding
+    to 1, in the worst head; visible: whether window and direction are as declared (checked if there is no padding).
     """
 
     layer: int
@@ -36,6 +41,8 @@ class LayerCheck:
     logits: float | None = None
     values: float | None = None
     projected: float | None = None
+    constituents: float | None = None
+    shares: float | None = None
     visible: bool | None = None
 
 
@@ -63,7 +70,7 @@ class Verification:
     @property
     def passed(self) -> bool:
         """Whether everything that could be checked agrees; with an adapter, every layer must have been seen."""
-        errors = [self.worst(check) for check in ("output", "logits", "values", "projected")]
+        errors = [self.worst(check) for check in CHECKS]
         computed = [error for error in errors if error is not None]
         agree = bool(computed) and all(error <= self.tolerance for error in computed)
         seen = bool(self.missing) or self.seen == self.declared
@@ -71,14 +78,13 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        checks = ("output", "logits", "values", "projected")
         return {
             "passed": self.passed,
             "identical": self.identical,
             "layers_seen": self.seen,
             "layers_declared": self.declared,
             "tolerance": self.tolerance,
-            "worst": {check: self.worst(check) for check in checks},
+            "worst": {check: self.worst(check) for check in CHECKS},
             "layers": [vars(layer) for layer in self.layers],
         }
 
@@ -192,14 +198,37 @@ def _check(anatomy: Anatomy, view: AttentionView) -> LayerCheck:
     rebuilt, tapped = rebuilt_logits(anatomy, view.layer, x), view.logits()
     if isinstance(layer.position, Alibi):
         rebuilt, tapped = row_centered(rebuilt, compared), row_centered(tapped, compared)
+    constituents, shares = _constituents(anatomy, view, x, compared)
     no_padding = bool(view.valid_queries.all())
     return LayerCheck(
         view.layer,
         output,
         logits=relative_error(rebuilt * compared, tapped * compared),
         values=relative_error(v, view.v.to(v.dtype)),
+        constituents=constituents,
+        shares=shares,
         visible=bool((seen == declared_visible(layer, view)).all()) if no_padding else None,
     )
+
+
+def _constituents(
+    anatomy: Anatomy, view: AttentionView, x: Tensor, compared: Tensor
+) -> tuple[float | None, float | None]:
+    """The errors of the sum of the constituents' terms and of the sum of their shares; None where q, k are clipped."""
+    layer, weights = anatomy.layers[view.layer], anatomy.weights(view.layer)
+    if layer.clip_qkv is not None:
+        return None, None
+    mean = x.mean((0, 1), keepdim=True)
+    position = x.mean(0, keepdim=True) - mean
+    positions = torch.arange(x.shape[1], device=x.device)
+    q, k = parts_of_queries_and_keys(layer, weights, (mean, position, x - mean - position), positions)
+    terms = [grouped_products(a, b) * (layer.scale or 1.0) for a in q for b in k]
+    terms += [] if view.bias is None else [view.bias.to(x.dtype).expand(terms[0].shape)]
+    b = row_centered(view.logits(), compared)
+    energy = b.square().sum((0, 2, 3), dtype=torch.float64)
+    shares = [(term * b).sum((0, 2, 3), dtype=torch.float64) / energy for term in terms]
+    whole = torch.stack(terms).sum(0)
+    return relative_error(row_centered(whole, compared), b), float((torch.stack(shares).sum(0) - 1).abs().max())
 
 
 def declared_visible(layer: Any, view: AttentionView) -> Tensor:

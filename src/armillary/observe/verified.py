@@ -23,6 +23,8 @@ class SampleCheck:
     output_error: float | None
     logit_error: float | None
     passed: bool
+    constituent_error: float | None = None
+    share_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,14 @@ def check_all(names: Iterable[str] | None = None, progress: Progress | None = No
     checks = {}
     for name in (progress or Progress()).each(list(names or SAMPLES), "families"):
         result = verify(sample_model(name))
-        checks[name] = SampleCheck(result.identical, result.worst("output"), result.worst("logits"), result.passed)
+        checks[name] = SampleCheck(
+            result.identical,
+            result.worst("output"),
+            result.worst("logits"),
+            result.passed,
+            result.worst("constituents"),
+            result.worst("shares"),
+        )
     return Record(versions(), checks)
 
 

@@ -119,7 +119,8 @@ def watch_parts(
 
         def tell(mixed: Tensor) -> None:
             heads = (
-                part.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2) for part in map(seen.get, names)
+                part.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2)
+                for part in (seen[name] for name in names)
             )
             view = read(module, seen["arguments"], *heads)
             seen.clear()

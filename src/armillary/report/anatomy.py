@@ -147,8 +147,8 @@ def _skipped(described: Anatomy) -> list[str]:
     what = listed([f"{count} have {kind.replace('_', ' ')}" for kind, count in kinds.items()])
     blocks = listed([layer.block.rpartition(".")[2] for layer in described.layers])
     return [
-        f"Of {len(described.layers) + len(described.skipped)} blocks {what} and no heads: they are left out. Layers 0 to "
-        f"{len(described.layers) - 1} are blocks {blocks}."
+        f"Of {len(described.layers) + len(described.skipped)} blocks {what} and no heads: they are left out. Layers 0 "
+        f"to {len(described.layers) - 1} are blocks {blocks}."
     ]
 
 

@@ -125,6 +125,8 @@ CHECKS = {
     "logits": "logits rebuilt from the weights against the observed ones",
     "values": "values rebuilt from the weights against the observed ones",
     "projected": "heads through W_o against the output projection",
+    "constituents": "terms of mean, position and content, summed, against the observed logits",
+    "shares": "how far the shares of these terms are from adding to 1",
 }
 
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from armillary.anatomy.adapter import Adapter, Config
 from armillary.anatomy.description import Disentangled, Layer, RelativeBias
 from armillary.anatomy.families.bert import BERT, roberta_positions
-from armillary.anatomy.families.llama import LLAMA
 from armillary.anatomy.weights import LayerWeights, Projection, Read, head_matrices, stored
 from armillary.errors import ArmillaryError
 
@@ -18,11 +17,6 @@ for family in ("xlm-roberta", "camembert"):
     ADAPTERS.append(replace(BERT, family=family, max_positions=roberta_positions))
 for family in ("electra", "ernie"):
     ADAPTERS.append(replace(BERT, family=family))
-for family in ("nomic_bert", "gte"):
-    ADAPTERS.append(
-        replace(LLAMA, family=family, norm="layer", norm_place=lambda config: "after", causal=lambda config: False)
-    )
-
 # MPNet ----------------------------------------------------------------------------------------------------------
 
 
@@ -30,8 +24,8 @@ def mpnet_buckets(config: Config, layer: int) -> RelativeBias:
     """The model's code always counts 32 buckets up to a distance of 128."""
     if config.relative_attention_num_buckets != 32:
         raise ArmillaryError(
-            f"the configuration has relative_attention_num_buckets={config.relative_attention_num_buckets!r}, but mpnet "
-            "models count 32"
+            f"the configuration has relative_attention_num_buckets={config.relative_attention_num_buckets!r}, but "
+            "mpnet models count 32"
         )
     return RelativeBias(32, 128, bidirectional=True)
 

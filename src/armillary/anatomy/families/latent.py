@@ -35,7 +35,7 @@ LAYOUT: dict[str, Any] = {"deepseek_v2": "interleaved", "deepseek_v3": "half"}
 
 def mla_scale(config: Config, layer: int) -> float:
     """1 / sqrt(head width), times the square of what yarn scales long contexts by."""
-    scale = float(config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
+    scale: float = float(config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
     settings = config.rope_parameters
     stretch, weight = settings.get("factor"), settings.get("mscale_all_dim", 0)
     if settings.get("rope_type", "default") == "default" or not weight:

@@ -1,0 +1,198 @@
+"""Every family that resembles another is verified against its own model, read from a folder, and scanned."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+import armillary as arm
+from armillary.anatomy.adapter import ABOUT_ATTENTION, UNDERSTOOD
+from armillary.anatomy.registry import adapter_for, described_part
+from armillary.anatomy.samples import DISTINCT, SAMPLES, SMALL, sample_config, sample_model
+from armillary.errors import ArmillaryError
+
+SIMILAR = [name for name in SAMPLES if name not in DISTINCT]
+TOKENS = torch.randint(5, 99, (4, 16), generator=torch.Generator().manual_seed(3))
+STREAMS = ("attention", "positions", "constituents", "patterns")
+
+
+@pytest.mark.parametrize("name", SIMILAR)
+class TestEveryFamily:
+    @pytest.mark.parametrize("attention", ["stock", "eager"])
+    def test_it_is_verified(self, name: str, attention: str) -> None:
+        """Same bits with the tap; logits, values, outputs and constituents from the weights; shares add to 1."""
+        found = arm.verify(sample_model(name, attention=None if attention == "stock" else "eager"))
+        assert found.identical
+        assert found.passed
+        assert not found.missing
+        clips = arm.describe(sample_config(name)).layers[0].clip_qkv is not None
+        for check in ("output", "logits", "values", "projected", *(() if clips else ("constituents", "shares"))):
+            worst = found.worst(check)
+            assert worst is not None, check
+            assert worst < 1e-5, check
+
+    def test_every_attention_setting_is_accounted_for(self, name: str) -> None:
+        adapter = adapter_for(name.split("/")[0])
+        assert adapter is not None
+        keys = set(AutoConfig.for_model(adapter.family).to_dict())
+        assert not {key for key in keys if ABOUT_ATTENTION.search(key)} - UNDERSTOOD - adapter.understands
+
+    def test_a_folder_gives_the_weights_and_their_spectra(self, name: str, tmp_path: Path) -> None:
+        model = sample_model(name)
+        model.save_pretrained(tmp_path / "model")
+        anatomy, folder = arm.describe(model), arm.describe(tmp_path / "model")
+        assert folder == anatomy
+        last = len(anatomy.layers) - 1
+        for part in ("q", "k", "v", "o"):
+            ours, theirs = (getattr(a.weights(last), part) for a in (folder, anatomy))
+            torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+        heads = arm.weigh(tmp_path / "model", matrices=False).heads
+        dense = theirs_product(anatomy, last)
+        np.testing.assert_allclose(heads["qk_fro"].iloc[-1], np.linalg.norm(dense), rtol=1e-5)
+
+    def test_it_scans(self, name: str) -> None:
+        model = sample_model(name)
+        anatomy = arm.describe(model)
+        heads = arm.scan(model, TOKENS, streams=STREAMS, batch=4, shard=4).heads
+        assert len(heads) == sum(layer.heads for layer in anatomy.layers)
+        assert heads["label"].notna().all()
+        assert heads["entropy"].notna().all()
+        if anatomy.layers[0].clip_qkv is None:
+            shares = heads[[column for column in heads if str(column).startswith("share_")]].sum(axis=1)
+            np.testing.assert_allclose(shares, 1, atol=1e-6)
+            assert float(heads["constituent_error"].max()) < 1e-5
+
+
+def theirs_product(anatomy: arm.Anatomy, layer: int) -> Any:
+    """W_q W_k' of the layer's last head."""
+    weights, described = anatomy.weights(layer), anatomy.layers[layer]
+    head = described.heads - 1
+    return (weights.q[head] @ weights.k[described.kv_head(head)].T).double().numpy()
+
+
+class TestWhatIsSpecial:
+    def test_blocks_without_attention_are_named_and_left_out(self) -> None:
+        anatomy = arm.describe(sample_config("qwen3_next"))
+        assert anatomy.skipped == ("layers.0: linear_attention", "layers.2: linear_attention")
+        assert [(layer.index, layer.block) for layer in anatomy.layers] == [(0, "layers.1"), (1, "layers.3")]
+
+    def test_the_text_part_of_a_larger_model_is_described(self) -> None:
+        whole, text = (arm.describe(sample_config(name)) for name in ("gemma3_text/gemma3", "gemma3_text"))
+        assert whole == text
+        model = sample_model("gemma3_text/gemma3")
+        assert described_part(model.config).model_type == "gemma3_text"
+        seen: list[str] = []
+        with torch.no_grad(), arm.Tap(model, lambda view: seen.append(view.module)):
+            model(input_ids=TOKENS)
+        assert all("language_model" in name and "vision" not in name for name in seen)
+        assert len(seen) == 3
+
+    def test_a_text_part_that_cannot_be_described_is_still_tapped(self) -> None:
+        """PaliGemma asks Gemma for attention in both directions, which the adapter does not describe."""
+        vision = dict(
+            hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+            patch_size=14, model_type="siglip_vision_model", projection_dim=16,
+        )  # fmt: skip
+        text = {**SMALL, "num_key_value_heads": 2, "head_dim": 12, "model_type": "gemma"}
+        config = AutoConfig.for_model("paligemma", text_config=text, vision_config=vision, projection_dim=48)
+        model = AutoModel.from_config(config).eval()
+        assert "use_bidirectional_attention" in arm.describe(model).missing
+        assert arm.verify(model).passed
+
+    def test_latent_keys_have_the_rank_of_the_latent(self) -> None:
+        """Of a head's key channels those without rotation come from the latent vector, of rank 16, normalized."""
+        model = sample_model("deepseek_v3")
+        anatomy = arm.describe(model)
+        weights = anatomy.weights(0)
+        without = torch.cat([key[:, :6] for key in weights.k], 1)
+        assert int(torch.linalg.matrix_rank(without.double(), rtol=1e-5)) == 16
+        assert all(torch.equal(key[:, 6:], weights.k[0][:, 6:]) for key in weights.k)  # the rotated key is shared
+
+    def test_absorbing_the_keys_gives_the_same_logits(self) -> None:
+        """q.k from the latent itself: (q up_k').c with c the normalized latent, as fast decoding computes it."""
+        model = sample_model("deepseek_v3")
+        views: list[arm.AttentionView] = []
+        latents: list[torch.Tensor] = []
+        attention = model.model.layers[0].self_attn
+        attention.kv_a_layernorm.register_forward_hook(lambda m, a, out: latents.append(out))
+        with torch.no_grad(), arm.Tap(model, views.append):
+            model(input_ids=TOKENS)
+        view, c = views[0], latents[0]
+        up = attention.kv_b_proj.weight.unflatten(0, (6, -1))[:, :6]  # head, channel, rank
+        absorbed = torch.einsum("bhqe,her->bhqr", view.q[..., :6], up) @ c[:, None].mT
+        turned = view.q[..., 6:] @ view.k[..., 6:].mT
+        torch.testing.assert_close((absorbed + turned) * view.scale, view.logits(), atol=1e-5, rtol=1e-4)
+
+    def test_debertas_terms_are_its_own(self) -> None:
+        """Without content in q and k their share is the bias; what content adds with distances is mixed."""
+        heads = arm.scan(sample_model("deberta-v2"), TOKENS, streams=STREAMS, batch=4, shard=4).heads
+        assert heads["share_bias"].notna().all()
+        plain = arm.scan(sample_model("deberta-v2/plain"), TOKENS, streams=STREAMS, batch=4, shard=4).heads
+        assert plain["share_bias"].isna().all()
+
+    def test_layers_may_differ_in_their_heads(self) -> None:
+        anatomy = arm.describe(sample_config("gemma4_text/keys-as-values"))
+        assert [(layer.head_width, layer.kv_heads) for layer in anatomy.layers] == [(8, 2), (12, 1), (12, 1)]
+
+    def test_logits_that_grow_with_the_position(self) -> None:
+        """At position 2 the factor changes: floor((2 + 1) / 4) is 0, floor((3 + 1) / 4) is 1."""
+        growth = arm.describe(sample_config("llama4_text")).layers[1].growth
+        assert growth is not None
+        assert (growth.slope, growth.every, growth.ahead) == (0.5, 4.0, 1)
+        assert arm.describe(sample_config("llama4_text")).layers[0].growth is None
+
+
+class TestWhatIsMissing:
+    """What no adapter describes is observed as far as it can be, and a sentence says what is missing."""
+
+    def test_layers_that_read_the_keys_of_another_layer(self) -> None:
+        settings = {**SMALL, **SAMPLES["gemma4_text"], "num_kv_shared_layers": 1}
+        settings["layer_types"] = ["full_attention", "sliding_attention", "full_attention"]
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma4_text", **settings)).eval()
+        anatomy = arm.describe(model)
+        assert anatomy.missing.startswith("num_kv_shared_layers=1")
+        assert arm.verify(model).passed
+        with pytest.raises(ArmillaryError, match="num_kv_shared_layers"):
+            anatomy.weights(0)
+
+    @pytest.mark.parametrize(
+        ("family", "settings"),
+        [
+            ("hunyuan_v1_dense", dict(num_key_value_heads=2, head_dim=8)),
+            ("persimmon", {}),
+            ("diffllama", dict(num_key_value_heads=2)),
+            ("roformer", dict(embedding_size=48)),
+            ("bitnet", dict(num_key_value_heads=2)),
+            ("nanochat", dict(num_key_value_heads=2)),
+        ],
+    )
+    def test_a_family_without_an_adapter_says_so(self, family: str, settings: dict[str, Any]) -> None:
+        anatomy = arm.describe(AutoConfig.for_model(family, **{**SMALL, **settings}))
+        assert f"no adapter knows the family {family!r}" in anatomy.missing
+        with pytest.raises(ArmillaryError, match="spectra, exact constituents, rotary frequencies"):
+            anatomy.weights(0)
+
+    @pytest.mark.parametrize(
+        ("name", "change", "named"),
+        [
+            ("qwen3_moe", {"layer_types": ["sliding_attention"] * 3}, "layer_types"),
+            ("qwen3_next", {"layer_types": ["gated_attention"] * 4}, "gated_attention"),
+            ("olmoe", {"clip_qkv": 3.0}, "clip_qkv"),
+            ("cohere2", {"position_embedding_type": "alibi"}, "alibi"),
+            ("granitemoehybrid", {"position_embedding_type": "spiral"}, "spiral"),
+            ("llama4_text", {"layer_types": ["sliding_attention"] * 3}, "sliding_attention"),
+            ("deberta-v2", {"pos_att_type": ["p2p"]}, "p2p"),
+            ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets"),
+            ("gemma4_text", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+            ("deepseek_v3", {"sliding_window": 64}, "sliding_window"),
+        ],
+    )
+    def test_a_setting_that_is_not_understood_is_named(self, name: str, change: dict[str, Any], named: str) -> None:
+        config = sample_config(name)
+        for key, value in change.items():
+            object.__setattr__(config, key, value)
+        with pytest.raises(ArmillaryError, match=named):
+            arm.describe(config)
