@@ -504,7 +504,8 @@ class TestUnknownFamilies:
         config = AutoConfig.for_model(
             "lfm2_moe", vocab_size=99, hidden_size=48, num_hidden_layers=4, num_attention_heads=4,
             num_key_value_heads=2, intermediate_size=64, moe_intermediate_size=16, num_experts=2, num_experts_per_tok=1,
-            bos_token_id=1, eos_token_id=2, pad_token_id=0, layer_types=["conv", "full_attention", "conv", "full_attention"],
+            bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            layer_types=["conv", "full_attention", "conv", "full_attention"],
         )  # fmt: skip
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config).eval()

@@ -52,6 +52,16 @@ def max_positions_of(config: Config) -> int | None:
     return getattr(config, "max_position_embeddings", None)
 
 
+def grid_of(config: Config) -> tuple[int, int]:
+    """Patches down and across an image."""
+
+    def pair(value: Any) -> tuple[int, int]:
+        return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+    (high, across), (down, right) = pair(config.image_size), pair(config.patch_size)
+    return high // down, across // right
+
+
 def nothing(config: Config, layer: int = 0) -> None:
     """For a field that the family does not have: no soft-cap, no window, no norm, no position in attention."""
     return
@@ -109,6 +119,11 @@ class Adapter:
     shared_layers: bool = False
     understands: frozenset[str] = frozenset()
     allowed: Mapping[str, tuple[Any, ...]] | None = None
+    part: Literal["", "decoder", "cross"] = ""
+    """Of an encoder-decoder: which part this describes besides the encoder."""
+    positions: Literal["tokens", "patches", "frames"] = "tokens"
+    special_first: Callable[[Config], int] = lambda config: 0
+    """How many positions before the patches of an image are none (the class token, registers)."""
     watched_as: str = ""
     """For families that bypass transformers' attention interface: their entry in observe/bypassing.py."""
 
@@ -116,6 +131,7 @@ class Adapter:
         """The anatomy that this configuration describes, without weights."""
         self.refuse_unknown(config)
         first = self.at_layer(config, 0)
+        vocabulary = int(getattr(config, "vocab_size", 0))  # images have none
         refuse_absurd_sizes(
             self.family,
             layers=self.runs(config),
@@ -123,7 +139,7 @@ class Adapter:
             key_heads=self.kv_heads(first),
             head_width=self.head_width(first),
             model_width=config.hidden_size,
-            vocabulary=config.vocab_size,
+            vocabulary=vocabulary,
         )
         instead = [self.instead(config, run) for run in range(self.runs(config))]
         attending = [run for run, other in enumerate(instead) if not other]
@@ -133,13 +149,17 @@ class Adapter:
             family=self.family,
             d_model=int(config.hidden_size),
             layers=tuple(replace(self.layer(config, run), index=i) for i, run in enumerate(attending)),
-            vocabulary=int(config.vocab_size),
+            vocabulary=vocabulary,
             max_positions=self.max_positions(config),
             hard_limit=self.hard_limit,
             positions_added=self.positions_added(config),
             norm=self.norm,
             norm_place=self.norm_place(config),
             shared_layers=self.shared_layers,
+            part=self.part,
+            positions=self.positions,
+            special_first=self.special_first(config),
+            grid=grid_of(config) if self.positions == "patches" else None,
             skipped=tuple(f"{self.blocks}.{run}: {other}" for run, other in enumerate(instead) if other),
         )
 

@@ -185,7 +185,10 @@ class Anatomy:
     positions_added: the position embeddings added before the first layer; max_positions: the longest text the model
     was built for; hard_limit: whether a longer one cannot run at all. `missing` is empty for a family with an
     adapter, else one sentence on what is unknown. `skipped` names the blocks that have something else than attention:
-    layers are the blocks with attention, numbered in order, and each says which block it is.
+    layers are the blocks with attention, numbered in order, and each says which block it is. `part`: of an
+    encoder-decoder the encoder is described unless the decoder is asked for, or its cross-attention, whose keys are the
+    encoder's positions. `positions`: what a position is: a token, a patch of an image (after
+    `special_first` others, in the rows of a `grid` of patches down and across), a frame of sound.
     """
 
     family: str
@@ -200,6 +203,10 @@ class Anatomy:
     shared_layers: bool = False
     missing: str = ""
     skipped: tuple[str, ...] = ()
+    part: Literal["", "decoder", "cross"] = ""
+    positions: Literal["tokens", "patches", "frames"] = "tokens"
+    special_first: int = 0
+    grid: tuple[int, ...] | None = None
     _read_layer: "Callable[[int], LayerWeights] | None" = field(default=None, compare=False, repr=False)
     _read_matrices: "Callable[[int], Iterator[tuple[str, Tensor]]] | None" = field(
         default=None, compare=False, repr=False

@@ -18,7 +18,7 @@ from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.modes import evaluating
-from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families
+from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families, known_parts
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.weights import LayerWeights
 from armillary.anatomy.whole import empty_model, refuse_partial, some
@@ -26,21 +26,23 @@ from armillary.errors import ArmillaryError
 from armillary.machine.limits import lifted
 
 
-def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False) -> Anatomy:
+def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False, part: str = "") -> Anatomy:
     """The anatomy of a loaded model, a model folder, a hub id or a transformers configuration.
 
     From a loaded model the weights are views of its parameters; from a folder they are read from safetensors,
     one layer at a time, by `anatomy.weights(layer)`. A hub id or a configuration gives no weights. With `live` a
-    loaded model's weights are differentiable with respect to its parameters (for regularizers).
+    loaded model's weights are differentiable with respect to its parameters (for regularizers). Of an encoder-decoder
+    the encoder is described, or its decoder with part="decoder", or the decoder's attention to the encoder with
+    part="cross".
     """
     if isinstance(source, nn.Module):
-        return _of_model(source, live)
+        return _of_model(source, live, part)
     if isinstance(source, str | Path):
         source = expanded(source)
         config = load_config_of(source, trust_remote_code=trust_remote_code)
-        return of_files(config, source)
+        return of_files(config, source, part)
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
-        return _of_config(source)
+        return _of_config(source, part)
     raise ArmillaryError(
         f"cannot describe a {type(source).__name__}",
         advice="give a loaded transformers model, a model folder, a hub id or a configuration",
@@ -59,9 +61,9 @@ def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> An
         raise ArmillaryError(f"{packed} is truncated or not a GGUF file ({error})") from error
 
 
-def of_files(config: Any, source: str | Path) -> Anatomy:
+def of_files(config: Any, source: str | Path, part: str = "") -> Anatomy:
     """The anatomy of a folder or GGUF file with this configuration, after checking all headers against it."""
-    anatomy, packed, place = _of_config(config), gguf_file(source), Path(source)
+    anatomy, packed, place = _of_config(config, part), gguf_file(source), Path(source)
     adapter = adapter_of(anatomy)
     if packed is None and (not place.is_dir() or (adapter is None and not has_weights(place))):
         return anatomy  # the anatomy of an unknown family needs no weights
@@ -81,14 +83,19 @@ def of_files(config: Any, source: str | Path) -> Anatomy:
     return anatomy
 
 
-def _of_config(config: Any) -> Anatomy:
+def _of_config(config: Any, part: str = "") -> Anatomy:
     text = described_part(config)
     if text is not config:
         try:
             return _of_config(text)
         except ArmillaryError as error:  # the tap can still read the whole model
             return replace(_unknown(config), missing=f"the text part of this {config.model_type} model: {error}")
-    adapter = adapter_for(config.model_type)
+    adapter = adapter_for(config.model_type, part)
+    if adapter is None and part:
+        raise ArmillaryError(
+            f"no adapter knows the part {part!r} of {config.model_type} models",
+            advice=f"known are 'decoder' and 'cross' of {', '.join(known_parts())}",
+        )
     if adapter is None:
         return _unknown(config)
     beyond = adapter.beyond(config)
@@ -119,9 +126,9 @@ def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
     return replace(anatomy, layers=tuple(layers))
 
 
-def _of_model(model: nn.Module, live: bool) -> Anatomy:
+def _of_model(model: nn.Module, live: bool, part: str = "") -> Anatomy:
     config = transformer_of(model).config
-    anatomy = _of_config(config)
+    anatomy = _of_config(config, part)
     adapter = adapter_of(anatomy)
     if adapter is None:
         return anatomy
@@ -225,7 +232,7 @@ def _readable(adapter: Adapter, anatomy: Anatomy, root: str, read: Callable[[str
 
 
 def _read_inside(read: Callable[[str], Tensor | None], root: str, block: str, name: str) -> Tensor | None:
-    """The tensor of that name inside a block; '../' refers to the list of blocks, '../../' to what contains the list."""
+    """The tensor of that name inside a block; '../' is the list of blocks, '../../' what contains the list."""
     if name.startswith("../../"):
         return read(f"{root.rpartition('.')[0]}.{name.removeprefix('../../')}".removeprefix("."))
     return read(f"{root}.{name.removeprefix('../')}" if name.startswith("../") else f"{block}{name}")

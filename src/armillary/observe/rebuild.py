@@ -249,3 +249,21 @@ class DistanceParts:
         whole = distance_terms(layer, weights, q[2], k[2], positions)
         self.without_content = plain[0] + plain[1]
         self.of_query, self.of_key = whole[0] - plain[0], whole[1] - plain[1]
+
+
+def cross_terms(
+    layer: Layer, weights: LayerWeights, x: Float[Tensor, "batch query d"], y: Float[Tensor, "batch key d"]
+) -> list[Float[Tensor, "batch head query key"]]:
+    """The nine terms of cross-attention's logits: mean, position and content of the decoder's x and the encoder's y.
+
+    The positional parts are means over this batch. The families known so far neither rotate nor normalize q and k there.
+    """
+
+    def parts(z: Tensor, matrices: tuple[Tensor, ...], biases: tuple[Tensor, ...] | None) -> list[Tensor]:
+        mean = z.mean((0, 1), keepdim=True)
+        position = z.mean(0, keepdim=True) - mean
+        split = ((mean, biases), (position, None), (z - mean - position, None))
+        return [project(part.expand_as(z), matrices, bias) for part, bias in split]
+
+    queries, keys = parts(x, weights.q, weights.q_bias), parts(y, weights.k, weights.k_bias)
+    return [grouped_products(q, k) * (layer.scale or 1.0) for q in queries for k in keys]

@@ -12,7 +12,7 @@ from armillary.anatomy.modes import evaluating
 from armillary.anatomy.registry import adapter_of
 from armillary.anatomy.source import blocks_name, transformer_of
 from armillary.errors import ArmillaryError
-from armillary.observe.rebuild import gates, parts_of_queries_and_keys, rebuilt_logits, values
+from armillary.observe.rebuild import cross_terms, gates, parts_of_queries_and_keys, project, rebuilt_logits, values
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView, grouped_products, row_centered
 
@@ -90,10 +90,13 @@ class Verification:
 
 
 @torch.no_grad()
-def verify(model: nn.Module, tokens: Tensor | None = None, **inputs: Any) -> Verification:
-    """Run the model with and without the tap on `tokens` (by default 2 texts of random tokens) and compare."""
+def verify(model: nn.Module, tokens: Tensor | None = None, *, part: str = "", **inputs: Any) -> Verification:
+    """Run the model with and without the tap on `tokens` (by default 2 texts of random tokens) and compare.
+
+    part: 'decoder' or 'cross', for those of an encoder-decoder.
+    """
     checks: list[LayerCheck] = []
-    tap = Tap(model, lambda view: checks.append(_check(tap.anatomy, outputs.remember(view))))
+    tap = Tap(model, lambda view: checks.append(_check(tap.anatomy, outputs.remember(view))), part=part)
     outputs = _OutputProjections(model, tap.anatomy)
     arguments = _inputs(model, tap.anatomy, tokens, inputs)
     with evaluating(model):
@@ -116,13 +119,19 @@ def _inputs(model: nn.Module, anatomy: Anatomy, tokens: Tensor | None, inputs: d
     parameters = inspect.signature(model.forward).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     arguments = dict(inputs)
+    inner: Any = transformer_of(model)
+    main = str(getattr(inner, "main_input_name", "input_ids"))
+    if main in OTHER_INPUTS and tokens is None:
+        return {**OTHER_INPUTS[main](inner, anatomy), **arguments}
     if "inputs_embeds" not in arguments:
         chosen = _some_tokens(anatomy) if tokens is None else tokens
         name = "input_ids" if "input_ids" in parameters or anything else next(iter(parameters))
         arguments[name] = chosen.to(next(model.parameters()).device)
-    inner: Any = transformer_of(model)
     if inner.config.is_encoder_decoder and "decoder_input_ids" in parameters and "input_ids" in arguments:
-        arguments.setdefault("decoder_input_ids", arguments["input_ids"])
+        given = arguments["input_ids"]
+        arguments.setdefault(
+            "decoder_input_ids", given.flip(1)[:, : max(2, given.shape[1] - 5)] if anatomy.part else given
+        )
     return arguments
 
 
@@ -132,6 +141,26 @@ def _some_tokens(anatomy: Anatomy) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     length = min(32, anatomy.max_positions or 32)
     return torch.randint(min(10, anatomy.vocabulary - 1), anatomy.vocabulary, (2, length), generator=generator)
+
+
+def some_images(model: Any, anatomy: Anatomy) -> dict[str, Tensor]:
+    """Two images of noise, of the size in the configuration."""
+    size, parameter = model.config.image_size, next(model.parameters())
+    high, across = (size, size) if isinstance(size, int) else size
+    noise = torch.randn(2, model.config.num_channels, high, across, generator=torch.Generator().manual_seed(0))
+    return {"pixel_values": noise.to(parameter)}
+
+
+def some_sound(model: Any, anatomy: Anatomy) -> dict[str, Tensor]:
+    """Two spectrograms of noise of full length, and a few tokens to decode."""
+    parameter, generator = next(model.parameters()), torch.Generator().manual_seed(0)
+    noise = torch.randn(2, model.config.num_mel_bins, 2 * model.config.max_source_positions, generator=generator)
+    tokens = torch.randint(3, model.config.vocab_size, (2, 12), generator=generator)
+    return {"input_features": noise.to(parameter), "decoder_input_ids": tokens.to(parameter.device)}
+
+
+OTHER_INPUTS = {"pixel_values": some_images, "input_features": some_sound}
+"""What models that do not read text run on, by the name of their input."""
 
 
 class _OutputProjections:
@@ -189,6 +218,8 @@ def _check(anatomy: Anatomy, view: AttentionView) -> LayerCheck:
     if view.output is not None:
         mixed = view.mixed_values()
         output = relative_error(*(z[rows.expand(z.shape[:2])] for z in (mixed, view.output.to(mixed.dtype))))
+    if view.keys_from is not None and view.x is not None:
+        return _check_cross(anatomy, view, output, rows)
     if anatomy.missing or view.x is None or view.keys != view.queries:
         return LayerCheck(view.layer, output)
     layer, weights = anatomy.layers[view.layer], anatomy.weights(view.layer)
@@ -208,6 +239,33 @@ def _check(anatomy: Anatomy, view: AttentionView) -> LayerCheck:
         constituents=constituents,
         shares=shares,
         visible=bool((seen == declared_visible(layer, view)).all()) if no_padding else None,
+    )
+
+
+def _check_cross(anatomy: Anatomy, view: AttentionView, output: float | None, rows: Tensor) -> LayerCheck:
+    """The same for cross-attention, with queries from the decoder and keys and values from the encoder."""
+    assert view.x is not None
+    assert view.keys_from is not None
+    layer, weights = anatomy.layers[view.layer], anatomy.weights(view.layer)
+    dtype = torch.promote_types(view.x.dtype, torch.float32)
+    x, y = view.x.to(dtype), view.keys_from.to(dtype)
+    seen, tapped = view.visible(), view.logits()
+    compared = seen & rows[:, None, :, None]
+    terms = cross_terms(layer, weights, x, y)
+    whole, b = torch.stack(terms).sum(0), row_centered(tapped, compared)
+    energy = b.square().sum((0, 2, 3), dtype=torch.float64)
+    shares = torch.stack([(term * b).sum((0, 2, 3), dtype=torch.float64) / energy for term in terms]).sum(0)
+    rebuilt = grouped_products(project(x, weights.q, weights.q_bias), project(y, weights.k, weights.k_bias)) * (
+        layer.scale or 1.0
+    )
+    return LayerCheck(
+        view.layer,
+        output,
+        logits=relative_error(rebuilt * compared, tapped * compared),
+        values=relative_error(values(layer, weights, y), view.v.to(dtype)),
+        constituents=relative_error(row_centered(whole, compared), b),
+        shares=float((shares - 1).abs().max()),
+        visible=bool(seen.all()) if bool(view.valid_queries.all()) else None,
     )
 
 

@@ -24,8 +24,8 @@ family, run with and without the tap:
 - **shares**: how far the shares of these terms are from adding to 1.
 
 The numbers are the largest relative error over the layers. `armillary doctor --verify` measures them again,
-`armillary inspect MODEL --verify` does so for your model. Blocks with linear attention, convolutions or state spaces are
-named and left out; layers are then the blocks with attention, numbered in order. Any other family that uses
+`armillary inspect MODEL --verify` does so for your model. Blocks with linear attention, convolutions or state spaces
+are named and left out; layers are then the blocks with attention, numbered in order. Any other family that uses
 transformers' attention interface is tapped and scanned too, without what needs the weights per head, and says so.
 """
 
