@@ -10,11 +10,14 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import armillary as arm
 from armillary.anatomy.adapter import ABOUT_ATTENTION, UNDERSTOOD
+from armillary.anatomy.other_samples import OTHER, part_of
 from armillary.anatomy.registry import adapter_for, described_part
 from armillary.anatomy.samples import DISTINCT, SAMPLES, SMALL, sample_config, sample_model
 from armillary.errors import ArmillaryError
+from armillary.observe.verification import some_images, some_sound
+from armillary.probe.observed import observed_heads
 
-SIMILAR = [name for name in SAMPLES if name not in DISTINCT]
+SIMILAR = [name for name in SAMPLES if name not in DISTINCT and name not in OTHER]
 TOKENS = torch.randint(5, 99, (4, 16), generator=torch.Generator().manual_seed(3))
 STREAMS = ("attention", "positions", "constituents", "patterns")
 
@@ -71,6 +74,115 @@ def theirs_product(anatomy: arm.Anatomy, layer: int) -> Any:
     weights, described = anatomy.weights(layer), anatomy.layers[layer]
     head = described.heads - 1
     return (weights.q[head] @ weights.k[described.kv_head(head)].T).double().numpy()
+
+
+@pytest.mark.parametrize("name", OTHER)
+class TestOtherModels:
+    """Encoder-decoders with their decoders and cross-attention, and image encoders."""
+
+    @pytest.mark.parametrize("attention", ["stock", "eager"])
+    def test_it_is_verified(self, name: str, attention: str) -> None:
+        model = sample_model(name, attention=None if attention == "stock" else "eager")
+        found = arm.verify(model, part=part_of(name))
+        assert found.identical
+        assert found.passed
+        for check in ("output", "logits", "values", "projected", "constituents", "shares"):
+            worst = found.worst(check)
+            assert worst is not None, check
+            assert worst < 1e-5, check
+
+    def test_every_attention_setting_is_accounted_for(self, name: str) -> None:
+        adapter = adapter_for(name.split("/")[0], part_of(name))
+        assert adapter is not None
+        keys = set(AutoConfig.for_model(adapter.family).to_dict())
+        assert not {key for key in keys if ABOUT_ATTENTION.search(key)} - UNDERSTOOD - adapter.understands
+
+    def test_a_folder_gives_the_weights(self, name: str, tmp_path: Path) -> None:
+        model, part = sample_model(name), part_of(name)
+        model.save_pretrained(tmp_path)
+        anatomy, folder = arm.describe(model, part=part), arm.describe(tmp_path, part=part)
+        assert folder == anatomy
+        for which in ("q", "k", "v", "o"):
+            for ours, theirs in zip(*(getattr(a.weights(1), which) for a in (folder, anatomy)), strict=True):
+                assert torch.equal(ours, theirs)
+        assert type(arm.load(tmp_path)) is type(model)
+
+    def test_the_table_says_what_positions_are(self, name: str) -> None:
+        model, part = sample_model(name), part_of(name)
+        anatomy = arm.describe(model, part=part)
+        table = observed_heads(model, part=part, **inputs_of(model, anatomy))
+        assert len(table) == sum(layer.heads for layer in anatomy.layers)
+        assert set(table["kind"]) == {"cross" if part == "cross" else "self"}
+        expected = "the encoder's" if part == "cross" else anatomy.positions
+        assert set(table["positions"]) == {expected}
+        assert ("monotone" in table) == (part == "cross")
+        assert ("self_mass" in table) == ("mean_distance" in table) == (part != "cross")
+        assert not table.isna().any().any()
+
+
+def inputs_of(model: Any, anatomy: arm.Anatomy) -> dict[str, torch.Tensor]:
+    if model.main_input_name == "pixel_values":
+        return some_images(model, anatomy)
+    if model.main_input_name == "input_features":
+        return some_sound(model, anatomy)
+    return {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, :9]}
+
+
+class TestObservedHeads:
+    def test_a_head_that_walks_along_the_encoder_is_monotone(self) -> None:
+        """W_q and W_k of one head are set so that the decoder's position t attends to the encoder's position t."""
+        model = sample_model("bart/cross")
+        ids = TOKENS[:, :12]
+        attention = model.decoder.layers[0].encoder_attn
+        place = torch.arange(12.0)
+        states = torch.stack([place.sin(), place.cos(), (place / 5).sin(), (place / 5).cos()], -1)
+        with torch.no_grad():
+            for projection in (attention.q_proj, attention.k_proj):
+                projection.register_forward_hook(
+                    lambda m, a, out: torch.cat(
+                        [40 * states[: out.shape[1]].expand(len(out), -1, -1), out[..., 4:]], -1
+                    )
+                )
+        table = observed_heads(model, part="cross", input_ids=ids, decoder_input_ids=ids[:, :10])
+        head = table[(table["layer"] == 0) & (table["head"] == 0)].iloc[0]
+        assert head["label"] == "monotone"
+        assert head["monotone"] > 0.99
+
+    def test_distances_of_patches_are_those_of_the_grid(self) -> None:
+        """Patches 3 and 4 of a grid of 4 x 4 follow each other and are sqrt(1 + 9) apart."""
+        model = sample_model("vit")
+        attention = model.layers[0].attention
+        wanted = torch.zeros(17, 17)
+        wanted[:, 1 + 4] = 60.0  # every position attends to patch 4
+        with torch.no_grad():
+            attention.k_proj.weight.zero_()
+            attention.k_proj.bias.zero_()
+            attention.q_proj.weight.zero_()
+            attention.q_proj.bias.fill_(8.0)
+            attention.k_proj.register_forward_hook(lambda m, a, out: out + wanted[0][None, :, None])
+        images = some_images(model, arm.describe(model))["pixel_values"]
+        table = observed_heads(model, pixel_values=images)
+        at = np.array([(patch // 4, patch % 4) for patch in range(16)], dtype=float)
+        expected = np.linalg.norm(at - at[4], axis=1).mean()
+        assert table["mean_distance"].iloc[0] == pytest.approx(expected, rel=1e-6)
+        assert np.linalg.norm(at[3] - at[4]) == pytest.approx(10**0.5)
+        with pytest.raises(ArmillaryError, match="resize it"):
+            observed_heads(sample_model("vit"), pixel_values=images.repeat(1, 1, 2, 2), interpolate_pos_encoding=True)
+
+    def test_a_scan_of_images_says_what_it_reads(self) -> None:
+        with pytest.raises(ArmillaryError, match="vit models read patches, not tokens: a scan reads text"):
+            arm.scan(sample_model("vit"), TOKENS)
+
+    def test_a_part_that_no_adapter_knows(self) -> None:
+        with pytest.raises(ArmillaryError, match="'decoder' and 'cross' of bart, mt5, t5, whisper"):
+            arm.describe(sample_config("llama"), part="cross")
+
+    def test_an_image_encoder_without_an_adapter_is_still_tapped(self) -> None:
+        settings = dict(image_size=32, patch_size=8, **{k: SMALL[k] for k in ("hidden_size", "num_hidden_layers")})
+        config = AutoConfig.for_model("dinov3_vit", **settings, num_attention_heads=6, intermediate_size=64)
+        model = AutoModel.from_config(config).eval()
+        assert "no adapter knows the family 'dinov3_vit'" in arm.describe(model).missing
+        assert arm.verify(model).passed
 
 
 class TestWhatIsSpecial:

@@ -153,7 +153,7 @@ class TestNumbers:
         from transformers import AutoConfig, AutoModel
 
         config = AutoConfig.for_model(
-            "bart", vocab_size=99, d_model=48, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+            "mbart", vocab_size=99, d_model=48, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
             decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
         )  # fmt: skip
         model = AutoModel.from_config(config)

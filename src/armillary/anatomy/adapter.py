@@ -122,6 +122,8 @@ class Adapter:
     part: Literal["", "decoder", "cross"] = ""
     """Of an encoder-decoder: which part this describes besides the encoder."""
     positions: Literal["tokens", "patches", "frames"] = "tokens"
+    in_files: tuple[tuple[str, str], ...] = ()
+    """Parts of names in the loaded model, each with what checkpoints have instead, where transformers renames them."""
     special_first: Callable[[Config], int] = lambda config: 0
     """How many positions before the patches of an image are none (the class token, registers)."""
     watched_as: str = ""
@@ -139,7 +141,7 @@ class Adapter:
             key_heads=self.kv_heads(first),
             head_width=self.head_width(first),
             model_width=config.hidden_size,
-            vocabulary=vocabulary,
+            **({} if self.positions == "patches" else {"vocabulary": vocabulary}),
         )
         instead = [self.instead(config, run) for run in range(self.runs(config))]
         attending = [run for run, other in enumerate(instead) if not other]
@@ -183,6 +185,7 @@ class Adapter:
             growth=self.growth(config, run),
             value_norm=self.value_norm(config),
             gated=self.q.rows is with_gate,
+            crosses=self.part == "cross",
         )
 
     def layer_weights(self, layer: Layer, d_model: int, read: Read) -> LayerWeights:
@@ -228,6 +231,12 @@ class Adapter:
             matrix = dense.read(read)
             if matrix is not None:
                 yield dense.label, matrix
+
+    def name_in_files(self, name: str) -> str:
+        """What checkpoints call the tensor of that name in the model."""
+        for own, stored_as in self.in_files:
+            name = name.replace(own, stored_as)
+        return name
 
     def refuse_unknown(self, config: Config) -> None:
         """Raise an error that names a configuration value if it may change attention in a way not declared here."""

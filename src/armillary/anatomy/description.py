@@ -144,7 +144,7 @@ class Layer:
     head width. latent: q or k is computed from a normalized vector that all heads share, so that the weights per head
     are products of stored ones; pairs_apart: stored pairs of rotary channels (2f, 2f + 1) are taken apart. gated: a
     head's output is multiplied by sigmoid(x W_gate). value_norm: v is divided by its root mean square, with this
-    epsilon.
+    epsilon. crosses: cross-attention, with keys and values from the encoder.
     """
 
     index: int
@@ -167,6 +167,7 @@ class Layer:
     latent: bool = False
     pairs_apart: bool = False
     gated: bool = False
+    crosses: bool = False
 
     @property
     def group(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from armillary.anatomy.modes import own_random_numbers
+from armillary.anatomy.other_samples import OTHER
 from armillary.anatomy.sample_sizes import GPT_NAMES, GROUPED, LATENT, LINEAR, ROUTED, SLIDING
 from armillary.anatomy.sample_sizes import SMALL as SMALL
 from armillary.anatomy.similar_samples import SIMILAR, WHOLE
@@ -189,8 +190,17 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
     **DISTINCT,
     **SIMILAR,
     **{f"{family}/{outer}": settings for family, models in WHOLE.items() for outer, settings in models.items()},
+    **OTHER,
 }
 """All samples. The similar ones differ from a distinct one in names and settings, which verification checks."""
+
+
+def has_family(name: str) -> bool:
+    """Whether the installed transformers has the family of that sample."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    family, _, variant = name.partition("/")
+    return family in CONFIG_MAPPING_NAMES and (variant not in WHOLE.get(family, {}) or variant in CONFIG_MAPPING_NAMES)
 
 
 def sample_config(name: str) -> Any:
@@ -218,6 +228,8 @@ def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> A
     options = {} if attention is None else {"attn_implementation": attention}
     if name == "t5":
         model = transformers.T5EncoderModel._from_config(config, **options)
+    elif name in OTHER:
+        model = transformers.AutoModel.from_config(config, **options)
     else:
         whole = type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         generates = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and name.split("/")[0] not in ENCODERS

@@ -177,6 +177,8 @@ def _with_checkpoint(
 ) -> Anatomy:
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
     candidates = of_text([name for name in checkpoint.names() if name == first or name.endswith("." + first)])
+    if not candidates and adapter.in_files:
+        return _with_renamed(adapter, anatomy, first, checkpoint)
     if not candidates:
         raise ArmillaryError(
             f"{place} has no tensor named {first!r}, which a {anatomy.family} checkpoint should have: "
@@ -193,6 +195,26 @@ def _with_checkpoint(
     root = candidates[0].removesuffix(first) + adapter.blocks
     _check_shapes(adapter, anatomy, root, checkpoint)
     return _readable(adapter, anatomy, root, checkpoint.read)
+
+
+def _with_renamed(adapter: Adapter, anatomy: Anatomy, first: str, checkpoint: Checkpoint | GgufCheckpoint) -> Anatomy:
+    """The same for a checkpoint with names that transformers changes when it loads it."""
+    stored = adapter.name_in_files(first)
+    candidates = [name for name in checkpoint.names() if name == stored or name.endswith("." + stored)]
+    if len(candidates) != 1:
+        raise ArmillaryError(
+            f"a {anatomy.family} checkpoint should have one tensor named {first!r} or {stored!r}, and this has "
+            f"{len(candidates)}: weights and config.json do not belong together"
+        )
+    before = candidates[0].removesuffix(stored)
+
+    def renamed(read: Callable[[str], Tensor | None]) -> Callable[[str], Tensor | None]:
+        return lambda name: read(before + adapter.name_in_files(name))
+
+    reader = _reader(adapter, anatomy, adapter.blocks, renamed(checkpoint.header))
+    for layer in anatomy.layers:
+        reader(layer.index)  # raises if a matrix is missing or has another size
+    return _readable(adapter, anatomy, adapter.blocks, renamed(checkpoint.read))
 
 
 def _check_shapes(adapter: Adapter, anatomy: Anatomy, root: str, checkpoint: Checkpoint | GgufCheckpoint) -> None:

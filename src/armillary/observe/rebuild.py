@@ -256,7 +256,7 @@ def cross_terms(
 ) -> list[Float[Tensor, "batch head query key"]]:
     """The nine terms of cross-attention's logits: mean, position and content of the decoder's x and the encoder's y.
 
-    The positional parts are means over this batch. The families known so far neither rotate nor normalize q and k there.
+    The positional parts are means over this batch. No family known so far rotates or normalizes q and k there.
     """
 
     def parts(z: Tensor, matrices: tuple[Tensor, ...], biases: tuple[Tensor, ...] | None) -> list[Tensor]:

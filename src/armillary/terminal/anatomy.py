@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Layer, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.other_samples import part_of
 from armillary.anatomy.samples import sample_config
 from armillary.anatomy.source import describe
 from armillary.observe.verification import Verification
@@ -76,6 +77,8 @@ def positions_of(anatomy: Anatomy) -> str:
 
 
 def sees(layer: Layer) -> str:
+    if layer.crosses:
+        return "the encoder's positions"
     direction = {True: "the past", False: "both sides", None: "unknown"}[layer.causal]
     if layer.chunk is not None:
         return f"{direction}, in chunks of {layer.chunk}"
@@ -160,7 +163,7 @@ def print_doctor(record: Record) -> None:
     for column in ("family", "position", "outputs same", "attention x v", "rebuilt logits", ""):
         table.add_column(column, no_wrap=column == "family")
     for name, check in record.samples.items():
-        anatomy = describe(sample_config(name))
+        anatomy = describe(sample_config(name), part=part_of(name))
         kind = type(anatomy.layers[-1].position).__name__.lower() if anatomy.layers[-1].position else ""
         added = "" if anatomy.positions_added == "none" else anatomy.positions_added
         error = (f"{e:.0e}" if e is not None else "-" for e in (check.output_error, check.logit_error))

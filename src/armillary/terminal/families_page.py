@@ -1,6 +1,7 @@
 """Makes docs/families.md: the families known from the inside, and what was verified for each."""
 
 from armillary.anatomy.description import Anatomy
+from armillary.anatomy.other_samples import OTHER, part_of
 from armillary.anatomy.samples import DISTINCT, sample_config
 from armillary.anatomy.similar_samples import WHOLE
 from armillary.anatomy.source import describe
@@ -27,6 +28,10 @@ The numbers are the largest relative error over the layers. `armillary doctor --
 `armillary inspect MODEL --verify` does so for your model. Blocks with linear attention, convolutions or state spaces
 are named and left out; layers are then the blocks with attention, numbered in order. Any other family that uses
 transformers' attention interface is tapped and scanned too, without what needs the weights per head, and says so.
+
+Of an encoder-decoder the encoder is described, scanned and tapped unless its decoder is asked for (`part="decoder"`),
+or the decoder's cross-attention (`part="cross"`), whose keys are the encoder's positions. Image encoders and
+cross-attention are looked at with `armillary.probe.observed.observed_heads`; a scan reads text.
 """
 
 TITLE = "| family | layers | position in attention | logits | bits | a v | logits | terms | shares |"
@@ -42,9 +47,10 @@ def families_page(record: Record) -> str:
     groups = {
         "Each with attention of its own": [name for name in record.samples if name in DISTINCT],
         "Like one of these, with other names or settings": [
-            name for name in record.samples if name not in DISTINCT and name not in whole
+            name for name in record.samples if name not in DISTINCT and name not in whole and name not in OTHER
         ],
         "Text parts of models for text and images": [name for name in record.samples if name in whole],
+        "Encoder-decoders and image encoders": [name for name in record.samples if name in OTHER],
     }
     parts = [
         BEGINNING,
@@ -58,7 +64,7 @@ def families_page(record: Record) -> str:
 
 
 def _row(name: str, check: SampleCheck) -> str:
-    anatomy = describe(sample_config(name))
+    anatomy = describe(sample_config(name), part=part_of(name))
     family, _, variant = name.partition("/")
     outer = variant in WHOLE.get(family, {})
     shown = f"{variant} (text: {family})" if outer else f"{family}, {variant.replace('-', ' ')}" if variant else family

@@ -29,6 +29,15 @@ VIT = Adapter(
     max_positions=lambda config: patches(config) + 1,
     positions="patches",
     special_first=lambda config: 1,
+    in_files=(
+        ("layers.", "encoder.layer."),
+        ("attention.q_proj", "attention.attention.query"),
+        ("attention.k_proj", "attention.attention.key"),
+        ("attention.v_proj", "attention.attention.value"),
+        ("attention.o_proj", "attention.output.dense"),
+        ("mlp.fc1", "intermediate.dense"),
+        ("mlp.fc2", "output.dense"),
+    ),
     understands=frozenset({"qkv_bias"}),
 )
 ADAPTERS.append(VIT)
@@ -47,6 +56,7 @@ DINOV2 = replace(
     blocks="encoder.layer",
     mlp=(*VIT.mlp, Dense("up", "mlp.weights_in"), Dense("down", "mlp.weights_out")),
     max_positions=lambda config: None,  # positions are interpolated
+    in_files=tuple(pair for pair in VIT.in_files if pair[0].startswith("attention")),
 )
 ADAPTERS.append(DINOV2)
 ADAPTERS.append(
@@ -69,6 +79,7 @@ SIGLIP = replace(
     o=Projection("self_attn.out_proj"),
     special_first=lambda config: 0,
     max_positions=patches,
+    in_files=(),
     understands=frozenset(),
 )
 ADAPTERS.append(SIGLIP)
