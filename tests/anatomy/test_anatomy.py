@@ -42,6 +42,10 @@ from armillary.observe.rebuild import rotate
 PROMISED = """
 gpt2 gpt_neo gpt_neox gptj bert roberta distilbert albert modernbert opt bloom falcon mpt llama mistral qwen2 qwen3
 gemma gemma2 gemma3_text phi phi3 olmo2 stablelm starcoder2 gpt_oss t5
+qwen3_moe qwen2_moe mixtral olmo olmo3 olmoe smollm3 granite granitemoe granitemoeshared granitemoehybrid gemma4_text
+qwen3_5_text qwen3_5_moe_text qwen3_next cohere cohere2 glm glm4 glm4_moe ernie4_5 ernie4_5_moe exaone4 nemotron
+deepseek_v2 deepseek_v3 llama4_text xlm-roberta electra deberta-v2 mpnet mt5 bart whisper vit dinov2 dinov3_vit
+siglip_vision_model
 """
 
 

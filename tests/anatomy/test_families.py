@@ -178,10 +178,10 @@ class TestObservedHeads:
             arm.describe(sample_config("llama"), part="cross")
 
     def test_an_image_encoder_without_an_adapter_is_still_tapped(self) -> None:
-        settings = dict(image_size=32, patch_size=8, **{k: SMALL[k] for k in ("hidden_size", "num_hidden_layers")})
-        config = AutoConfig.for_model("dinov3_vit", **settings, num_attention_heads=6, intermediate_size=64)
+        settings = {key: SMALL[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+        config = AutoConfig.for_model("ijepa", image_size=32, patch_size=8, intermediate_size=64, **settings)
         model = AutoModel.from_config(config).eval()
-        assert "no adapter knows the family 'dinov3_vit'" in arm.describe(model).missing
+        assert "no adapter knows the family 'ijepa'" in arm.describe(model).missing
         assert arm.verify(model).passed
 
 

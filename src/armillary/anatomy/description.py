@@ -110,7 +110,20 @@ class Disentangled:
         return self.buckets or self.max_distance
 
 
-LayerPosition = Rotary | Alibi | RelativeBias | Disentangled
+@dataclass(frozen=True)
+class GridRotary:
+    """q and k of a patch are rotated by its place in the image: half of the pairs by its row, the others by its column.
+
+    Rows and columns count from -1 to 1 across the image, times 2 pi `frequencies[f]`. The first `special_first`
+    positions are no patches and are not rotated.
+    """
+
+    frequencies: tuple[float, ...]
+    grid: tuple[int, ...]
+    special_first: int
+
+
+LayerPosition = Rotary | Alibi | RelativeBias | Disentangled | GridRotary
 
 
 @dataclass(frozen=True)

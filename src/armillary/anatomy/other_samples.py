@@ -28,6 +28,7 @@ OTHER: Mapping[str, Mapping[str, Any]] = {
     "deit": IMAGE,
     "dinov2": IMAGE,
     "dinov2_with_registers": dict(**IMAGE, num_register_tokens=3),
+    "dinov3_vit": dict(**IMAGE, num_register_tokens=3),
     "siglip_vision_model": IMAGE,
     "clip_vision_model": IMAGE,
 }

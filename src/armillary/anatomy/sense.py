@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Layer, RelativeBias, Rotary
+from armillary.anatomy.description import Alibi, Anatomy, Disentangled, GridRotary, Layer, RelativeBias, Rotary
 from armillary.errors import ArmillaryError
 
 
@@ -37,6 +37,8 @@ def _problem_of_position(layer: Layer) -> str:
             return f"{position.width} rotary channels, but its heads have {layer.head_width}"
         if not all(_is_number(f) and f >= 0 for f in position.frequencies) or not _is_number(position.factor):
             return f"rotary frequencies that are not finite numbers (base {position.base!r})"
+    if isinstance(position, GridRotary) and 4 * len(position.frequencies) != layer.head_width:
+        return f"{4 * len(position.frequencies)} rotary channels, but its heads have {layer.head_width}"
     if isinstance(position, Alibi) and not all(_is_number(slope) for slope in position.slopes):
         return "ALiBi slopes that are not finite numbers"
     if isinstance(position, Disentangled) and position.buckets and position.max_distance <= position.buckets // 2 + 1:

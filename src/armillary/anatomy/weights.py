@@ -77,9 +77,9 @@ class Latent:
 class LayerWeights:
     """One layer's attention weights: q[a], k[g], v[g] are (d, e), o[a] is (e, d), for head a and key head g.
 
-    q_a = x q[a] + q_bias[a]; the layer adds sum_a z_a o[a] + o_bias to the stream, z_a the head's weighted values, times
-    sigmoid(x gate[a] + gate_bias[a]) where there is a gate. With a latent, q[a] is the product of the matrices down and
-    up, with the norm's gain between them.
+    q_a = x q[a] + q_bias[a]; the layer adds sum_a z_a o[a] + o_bias to the stream, z_a the head's weighted values, and
+    with a gate these times sigmoid(x gate[a] + gate_bias[a]). With a latent, q[a] is the product of the matrices down
+    and up, with the norm's gain between them.
     """
 
     q: tuple[Float[Tensor, "d e"], ...]

@@ -8,7 +8,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from armillary.anatomy.bias import alibi_bias, distance_index, relative_bias
-from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Growth, Layer, QKNorm, RelativeBias, Rotary
+from armillary.anatomy.description import (
+    Alibi,
+    Anatomy,
+    Disentangled,
+    GridRotary,
+    Growth,
+    Layer,
+    QKNorm,
+    RelativeBias,
+    Rotary,
+)
 from armillary.anatomy.weights import Latent, LayerWeights, NormWeights, stack
 from armillary.errors import ArmillaryError
 from armillary.observe.view import grouped_products
@@ -47,9 +57,7 @@ def queries_and_keys(
         assert weights.q_norm is not None
         assert weights.k_norm is not None
         q, k = normalize(layer.qk_norm, weights.q_norm, q), normalize(layer.qk_norm, weights.k_norm, k)
-    if isinstance(layer.position, Rotary):
-        rotary = layer.position.at(int(positions.max()) + 1)
-        q, k = rotate(rotary, q, positions), rotate(rotary, k, positions)
+    q, k = turned(layer, q, positions), turned(layer, k, positions)
     return (q if layer.growth is None else q * growth_of(layer.growth, positions, q)), k
 
 
@@ -138,6 +146,35 @@ def norm_factors(
     return factors[0], factors[1]
 
 
+def turned(
+    layer: Layer, q: Float[Tensor, "batch head token e"], positions: Int[Tensor, "*texts token"]
+) -> Float[Tensor, "batch head token e"]:
+    """q or k, rotated as the layer does; as it is in a layer without rotation."""
+    if isinstance(layer.position, GridRotary):
+        return rotate_in_grid(layer.position, q)
+    if not isinstance(layer.position, Rotary):
+        return q
+    return rotate(layer.position.at(int(positions.max()) + 1), q, positions)
+
+
+def rotate_in_grid(scheme: GridRotary, q: Float[Tensor, "batch head token e"]) -> Float[Tensor, "batch head token e"]:
+    """Channel i paired with i + e/2: half of the pairs rotated by the patch's row, the others by its column."""
+    down, across = scheme.grid
+    if q.shape[2] != scheme.special_first + down * across:
+        raise ArmillaryError(
+            f"there are {q.shape[2] - scheme.special_first} patches, not the {down} x {across} of the configuration",
+            advice="resize the image to the model's own size",
+        )
+    row, column = (2 * (torch.arange(n, dtype=torch.float64, device=q.device) + 0.5) / n - 1 for n in scheme.grid)
+    place = torch.stack(torch.meshgrid(row, column, indexing="ij"), -1).flatten(0, 1)
+    frequencies = 2 * torch.pi * torch.tensor(scheme.frequencies, dtype=torch.float64, device=q.device)
+    angle = (place[:, :, None] * frequencies).flatten(1)
+    angle = torch.nn.functional.pad(angle, (0, 0, scheme.special_first, 0))
+    cos, sin = angle.cos().to(q.dtype), angle.sin().to(q.dtype)
+    a, b = q.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
 def rotate(
     rotary: Rotary, q: Float[Tensor, "batch head token e"], positions: Int[Tensor, "*texts token"]
 ) -> Float[Tensor, "batch head token e"]:
@@ -177,9 +214,7 @@ def parts_of_queries_and_keys(
         if layer.qk_norm is not None:
             assert norm is not None
             raw = normalized_parts(layer.qk_norm, norm, raw)
-        if isinstance(layer.position, Rotary):
-            rotary = layer.position.at(int(positions.max()) + 1)
-            raw = [rotate(rotary, part, positions) for part in raw]
+        raw = [turned(layer, part, positions) for part in raw]
         if layer.growth is not None and not per_projection:
             raw = [part * growth_of(layer.growth, positions, part) for part in raw]
         per_projection.append(raw)
@@ -238,8 +273,8 @@ def distance_terms(
 class DistanceParts:
     """DeBERTa's position terms, split as q and k are: what needs no content, and what content adds.
 
-    The query's content with the distance is a term of content and position, like that with the key's position; so is the
-    key's content with the distance.
+    The query's content with the distance is a term of content and position, like that with the key's position; so is
+    the key's content with the distance.
     """
 
     def __init__(self, layer: Layer, weights: LayerWeights, q: list[Tensor], k: list[Tensor]) -> None:

@@ -111,20 +111,10 @@ def watch_parts(
     def watch(module: nn.Module, report: Report) -> Undo:
         signature = inspect.signature(module.forward)
         seen: dict[str, Any] = {}
-        stock = getattr(module, method) if method else None
 
         def begin(_: nn.Module, args: Any, kwargs: Any) -> None:
             seen.clear()
             seen["arguments"] = dict(signature.bind(*args, **kwargs).arguments)
-
-        def tell(mixed: Tensor) -> None:
-            heads = (
-                part.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2)
-                for part in (seen[name] for name in names)
-            )
-            view = read(module, seen["arguments"], *heads)
-            seen.clear()
-            report(replace(view, output=mixed.unflatten(-1, (view.heads, -1))))
 
         def keep(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
             def first(_: nn.Module, args: Any, projected: Tensor) -> None:
@@ -132,19 +122,11 @@ def watch_parts(
 
             return first
 
-        class Observed:
-            """The method, wrapped to keep its result."""
-
-            def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                assert stock is not None
-                computed = stock(*args, **kwargs)
-                seen["arguments"][method] = computed
-                return computed
-
-            def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-                """A copy of the module gets the plain method."""
-                copied = memo[id(module)]
-                return getattr(type(copied), method).__get__(copied)
+        def tell(mixed: Tensor) -> None:
+            parts = (seen[name].unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2) for name in names)
+            view = read(module, seen["arguments"], *parts)
+            seen.clear()
+            report(replace(view, output=mixed.unflatten(-1, (view.heads, -1))))
 
         handles = [
             module.register_forward_pre_hook(begin, with_kwargs=True),
@@ -153,18 +135,42 @@ def watch_parts(
             if output
             else module.register_forward_hook(lambda _, args, computed: tell(computed[0])),
         ]
-        if method:
-            setattr(module, method, Observed())
+        restore = _keep_result(module, method, seen) if method else None
 
         def undo() -> None:
             for handle in handles:
                 handle.remove()
-            if method:
-                delattr(module, method)
+            if restore is not None:
+                restore()
 
         return undo
 
     return watch
+
+
+def _keep_result(module: nn.Module, method: str, seen: dict[str, Any]) -> Undo:
+    """Wrap a method of the module so that its result is kept among the arguments of the forward pass."""
+    stock, own = getattr(module, method), vars(module).get(method)
+
+    class Observed:
+        """The method, wrapped to keep its result."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            computed = seen["arguments"][method] = stock(*args, **kwargs)
+            return computed
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            """A copy of the module gets the plain method."""
+            copied = memo[id(module)]
+            return getattr(type(copied), method).__get__(copied)
+
+    def undo() -> None:
+        delattr(module, method)
+        if own is not None:  # the method had been replaced on this module before
+            setattr(module, method, own)
+
+    setattr(module, method, Observed())
+    return undo
 
 
 def _no_past(module: nn.Module, arguments: dict[str, Any], queries: int) -> None:

@@ -2,9 +2,9 @@
 
 A row for every head, on the inputs that are given. In cross-attention the keys are the encoder's positions, so 'self',
 'previous' and distances do not apply; whether the head walks along the encoder's positions does (`monotone`). In image
-encoders positions are patches, and distances are measured in the grid. Labels follow the two rules of a scan: what gains
-more than half of a head's focus (the attention that it moves from some keys to others, sum max(a - 1/n, 0)) is its
-label, and a head whose focus is less than half is broad. There is no comparison with random heads here.
+encoders positions are patches, and distances are measured in the grid. Labels follow the two rules of a scan: what
+gains more than half of a head's focus (the attention that it moves from some keys to others, sum max(a - 1/n, 0)) is
+its label, and a head whose focus is less than half is broad. There is no comparison with random heads here.
 """
 
 from typing import Any

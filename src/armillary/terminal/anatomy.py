@@ -5,7 +5,16 @@ from dataclasses import replace
 from rich.markup import escape
 from rich.table import Table
 
-from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Layer, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.description import (
+    Alibi,
+    Anatomy,
+    Disentangled,
+    GridRotary,
+    Layer,
+    LayerPosition,
+    RelativeBias,
+    Rotary,
+)
 from armillary.anatomy.other_samples import part_of
 from armillary.anatomy.samples import sample_config
 from armillary.anatomy.source import describe
@@ -95,6 +104,8 @@ def position(layer: Layer) -> str:
         return f"ALiBi, slopes {max(kind.slopes):.3g} to {min(kind.slopes):.3g}"
     if isinstance(kind, RelativeBias):
         return f"learned bias, {kind.buckets} buckets up to {kind.max_distance}"
+    if isinstance(kind, GridRotary):
+        return f"rotary by row and column in a grid of {kind.grid[0]} x {kind.grid[1]} patches"
     if isinstance(kind, Disentangled):
         return f"keys and queries of distances ({', '.join(kind.terms) or 'no terms'}), {2 * kind.span} of them"
     return "unknown" if layer.scale is None else "none"

@@ -151,10 +151,10 @@ def gemma4_shares_keys(config: Config) -> str:
     if not shared:
         return ""
     return (
-        f"num_kv_shared_layers={shared}: the last {shared} layers of this gemma4_text model read the keys and values of "
-        "an earlier layer, so they have no W_k and W_v on their own input; their weights per head, and what is computed "
-        "from them (spectra, exact constituents, rotary frequencies), are missing, while everything that needs only q, "
-        "k, v and hidden states works"
+        f"num_kv_shared_layers={shared}: the last {shared} layers of this gemma4_text model read keys and values of an "
+        "earlier layer, so they have no W_k and W_v on their own input; weights per head, and what is computed from "
+        "them (spectra, exact constituents, rotary frequencies), are missing, while everything that needs only q, k, v "
+        "and hidden states works"
     )
 
 

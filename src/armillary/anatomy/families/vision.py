@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from armillary.anatomy.adapter import Adapter, Config, grid_of
+from armillary.anatomy.adapter import Adapter, Config, grid_of, head_width_of
+from armillary.anatomy.description import GridRotary, geometric
 from armillary.anatomy.weights import Dense, Projection
 
 ADAPTERS: list[Adapter] = []
@@ -89,5 +90,31 @@ ADAPTERS.append(
         family="clip_vision_model",
         special_first=lambda config: 1,
         max_positions=lambda config: patches(config) + 1,
+    )
+)
+
+
+def dinov3_special(config: Config) -> int:
+    """The class token and the registers."""
+    return 1 + int(config.num_register_tokens)
+
+
+def dinov3_rotary(config: Config, layer: int) -> GridRotary:
+    frequencies = geometric(float(config.rope_theta), head_width_of(config) // 2)
+    return GridRotary(frequencies, grid_of(config), dinov3_special(config))
+
+
+ADAPTERS.append(
+    replace(
+        VIT,
+        family="dinov3_vit",
+        blocks="layer",
+        mlp=(Dense("gate", "mlp.gate_proj"), Dense("up", "mlp.up_proj"), Dense("down", "mlp.down_proj")),
+        position=dinov3_rotary,
+        positions_added=lambda config: "none",
+        max_positions=lambda config: None,
+        special_first=dinov3_special,
+        in_files=(),
+        understands=frozenset({"query_bias"}),
     )
 )
