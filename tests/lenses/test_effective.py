@@ -24,8 +24,18 @@ from armillary.report import report_html
 from armillary.theory.localization import head_spectrum
 from conftest import FAMILY_TOKENS, Atlases
 
-NORMED = ["qwen3", "gemma3_text", "olmo2", "phi/qk-norm", "stablelm/qk-norm"]
-"""RMS norm over a head, Gemma's 1 + weight, RMS over all heads, layer norm over a head, a layer norm for each head."""
+NORMED = [
+    "qwen3",
+    "gemma3_text",
+    "olmo2",
+    "phi/qk-norm",
+    "stablelm/qk-norm",
+    "qwen3_next",
+    "llama4_text",
+    "gemma4_text",
+]
+"""RMS norm over a head, Gemma's 1 + weight, RMS over all heads, layer norm over a head, a layer norm for each
+head; gated, without a gain in some layers, and over heads of several widths."""
 
 
 def dense_parts(model: object, layer: int) -> tuple[np.ndarray, np.ndarray]:
