@@ -1,11 +1,13 @@
 """Every family that resembles another is verified against its own model, read from a folder, and scanned."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import armillary as arm
@@ -255,6 +257,26 @@ class TestWhatIsSpecial:
         assert growth is not None
         assert (growth.slope, growth.every, growth.ahead) == (0.5, 4.0, 1)
         assert arm.describe(sample_config("llama4_text")).layers[0].growth is None
+
+
+class TestCheckpoints:
+    def test_a_base_model_under_the_name_of_one_with_a_head(self, tmp_path: Path) -> None:
+        """all-mpnet-base-v2 says that it is an MPNetForMaskedLM, but has no such head."""
+        model = sample_model("mpnet")
+        model.save_pretrained(tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["MPNetForMaskedLM"]}))
+        loaded = arm.load(tmp_path)
+        assert type(loaded) is type(model)
+        assert arm.verify(loaded).passed
+
+    def test_a_missing_head_of_a_model_that_has_one_is_still_named(self, tmp_path: Path) -> None:
+        model = sample_model("qwen3_moe")
+        model.save_pretrained(tmp_path)
+        weights = load_file(tmp_path / "model.safetensors")
+        save_file({name: t for name, t in weights.items() if "lm_head" not in name}, tmp_path / "model.safetensors")
+        with pytest.raises(ArmillaryError, match="lm_head"):
+            arm.load(tmp_path)
 
 
 class TestWhatIsMissing:

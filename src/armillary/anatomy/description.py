@@ -183,6 +183,11 @@ class Layer:
     crosses: bool = False
 
     @property
+    def reach(self) -> int | None:
+        """How many keys a query sees at most, itself included: the window or the chunk; None for all."""
+        return self.window if self.chunk is None else self.chunk
+
+    @property
     def group(self) -> int:
         """How many query heads share one key head."""
         return self.heads // self.kv_heads
