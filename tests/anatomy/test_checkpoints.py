@@ -132,7 +132,7 @@ class TestFolders:
 
         from armillary.anatomy.samples import SMALL
 
-        config = AutoConfig.for_model("granite", **{**SMALL, "num_key_value_heads": 2})
+        config = AutoConfig.for_model("hyperclovax", **{**SMALL, "num_key_value_heads": 2})
         AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
         edit_config(tmp_path, num_hidden_layers=2)
         for read in (arm.describe, arm.load):

@@ -215,7 +215,7 @@ def test_sinks_and_norms_must_be_finite_too() -> None:
 def test_an_unknown_family_is_checked_too(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model("granite", **{**SMALL, "num_key_value_heads": 2})
+    config = AutoConfig.for_model("hyperclovax", **{**SMALL, "num_key_value_heads": 2})
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         model.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan

@@ -83,10 +83,10 @@ def test_inspect_verifies_a_folder(tmp_path: Path) -> None:
 def test_inspect_tells_what_is_missing_of_an_unknown_family(tmp_path: Path) -> None:
     from transformers import AutoConfig
 
-    AutoConfig.for_model("granite", num_hidden_layers=2).save_pretrained(tmp_path)
+    AutoConfig.for_model("hyperclovax", num_hidden_layers=2).save_pretrained(tmp_path)
     shown = runner.invoke(app, ["inspect", str(tmp_path)])
     assert shown.exit_code == 0
-    assert "no adapter knows the family 'granite'" in shown.output
+    assert "no adapter knows the family 'hyperclovax'" in shown.output
 
 
 def test_doctor_lists_every_family_as_verified() -> None:
@@ -104,6 +104,13 @@ def test_the_shipped_record_is_complete_and_made_with_the_tested_versions() -> N
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
     for name in ("torch", "transformers", "safetensors", "numpy"):
         assert record.versions[name].split("+")[0] == pinned[name]
+
+
+def test_the_page_of_families_is_what_the_command_prints() -> None:
+    shown = runner.invoke(app, ["doctor", "--markdown"])
+    page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    assert shown.stdout == page, "armillary doctor --markdown > docs/families.md"
+    assert f"{len(arm.known_families())} families" in page
 
 
 def test_doctor_verifies_here_and_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

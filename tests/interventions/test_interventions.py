@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 import armillary as arm
 from armillary import interventions
 from armillary.anatomy.loading import load_tokenizer
-from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_config, sample_model
 from armillary.cli import app
 from armillary.probe.trial import trial
 from conftest import Atlases, shared
 
 TOKENS = torch.randint(3, 99, (3, 12), generator=torch.Generator().manual_seed(0))
-FIRST = {name: arm.describe(sample_config(name)).layers[0] for name in SAMPLES}
-PLAIN = [name for name, layer in FIRST.items() if layer.qk_norm is None and layer.clip_qkv is None]
+FIRST = {name: arm.describe(sample_config(name)).layers[0] for name in DISTINCT}
+PLAIN = [n for n, layer in FIRST.items() if layer.qk_norm is None and layer.clip_qkv is None and not layer.latent]
 
 
 def states(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -14,16 +14,16 @@ from transformers import AutoModelForCausalLM
 
 import armillary as arm
 from armillary.anatomy.description import Anatomy, Layer, Rotary, geometric
-from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_config, sample_model
 from armillary.errors import ArmillaryError
 from armillary.interventions import changed_rotary, rotary
 
 ROTARY = [
     name
-    for name in SAMPLES
+    for name in DISTINCT
     if any(isinstance(layer.position, Rotary) for layer in arm.describe(sample_config(name)).layers)
 ]
-OTHERS = [name for name in SAMPLES if name not in ROTARY]
+OTHERS = [name for name in DISTINCT if name not in ROTARY]
 FOLLOWING = ["llama/dynamic", "phi3/longrope"]
 CHANGES: list[dict[str, Any]] = [
     dict(p=0.5),
@@ -71,7 +71,12 @@ def turning(layer: Layer) -> Rotary:
 
 def with_rotary(anatomy: Anatomy, **change: Any) -> Anatomy:
     """The anatomy with every layer's encoding changed."""
-    layers = (replace(layer, position=changed_rotary(turning(layer), **change)) for layer in anatomy.layers)
+    layers = (
+        replace(layer, position=changed_rotary(layer.position, **change))
+        if isinstance(layer.position, Rotary)
+        else layer
+        for layer in anatomy.layers
+    )
     return replace(anatomy, layers=tuple(layers))
 
 

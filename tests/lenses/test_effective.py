@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import armillary as arm
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_model
 from armillary.anatomy.weights import stack
 from armillary.atlas.atlas import Atlas
 from armillary.cli import app
@@ -24,8 +24,18 @@ from armillary.report import report_html
 from armillary.theory.localization import head_spectrum
 from conftest import FAMILY_TOKENS, Atlases
 
-NORMED = ["qwen3", "gemma3_text", "olmo2", "phi/qk-norm", "stablelm/qk-norm"]
-"""RMS norm over a head, Gemma's 1 + weight, RMS over all heads, layer norm over a head, a layer norm for each head."""
+NORMED = [
+    "qwen3",
+    "gemma3_text",
+    "olmo2",
+    "phi/qk-norm",
+    "stablelm/qk-norm",
+    "qwen3_next",
+    "llama4_text",
+    "gemma4_text",
+]
+"""RMS norm over a head, Gemma's 1 + weight, RMS over all heads, layer norm over a head, a layer norm for each
+head; gated, without a gain in some layers, and over heads of several widths."""
 
 
 def dense_parts(model: object, layer: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,7 +79,7 @@ def test_the_effective_product_is_the_dense_one_with_gains_and_norms(name: str) 
             assert found.norm_scale[0] == pytest.approx(1 / (rms[0] * rms[1]), rel=0.01)  # x of unit covariance
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NORMED])
+@pytest.mark.parametrize("name", [name for name in DISTINCT if name not in NORMED])
 def test_without_norms_the_effective_product_is_the_raw_one(name: str) -> None:
     anatomy = arm.describe(sample_model(name))
     layer = anatomy.layers[0]

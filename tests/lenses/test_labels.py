@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import armillary as arm
 from armillary import interventions
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_model
 from armillary.cli import app
 from armillary.interventions.attention import attending
 from armillary.lenses.labels import LABELS, agreement_table, evidence_table, label_counts, patterns
@@ -296,7 +296,7 @@ def test_commands_print_labels_and_check_them(handmade: Any) -> None:
     assert checked.exit_code == 0, checked.output
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if "/" not in name])
+@pytest.mark.parametrize("name", [name for name in DISTINCT if "/" not in name])
 def test_zeroing_a_heads_attention_changes_the_output_of_every_family(name: str) -> None:
     model = sample_model(name)
     ids = torch.randint(5, 90, (1, 12), generator=torch.Generator().manual_seed(0))

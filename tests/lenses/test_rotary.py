@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import armillary as arm
 from armillary.anatomy.description import Rotary
-from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_config, sample_model
 from armillary.cli import app
 from armillary.interventions import rotary
 from armillary.lenses import rotary as lens
@@ -25,9 +25,17 @@ TOKENS = torch.randint(3, 99, (6, 18), generator=torch.Generator().manual_seed(0
 STREAMS = ("attention", "chunks")
 ROTARY = [
     name
-    for name in SAMPLES
-    if any(isinstance(layer.position, Rotary) for layer in arm.describe(sample_config(name)).layers)
+    for name in DISTINCT
+    if len(
+        {
+            layer.position.width
+            for layer in arm.describe(sample_config(name)).layers
+            if isinstance(layer.position, Rotary)
+        }
+    )
+    == 1
 ]
+"""Samples whose layers rotate equally many channels."""
 
 
 @pytest.mark.parametrize("name", ROTARY)

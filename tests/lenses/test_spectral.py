@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import armillary as arm
 from armillary.anatomy.checkpoint import Checkpoint
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_model
 from armillary.cli import app
 from armillary.lenses.products import entropy_rank, layer_spectra, product_spectrum
 from armillary.lenses.spectral import (
@@ -33,7 +33,7 @@ from armillary.theory.random_matrix import spike_location, spike_strength, spike
 from conftest import inside_package, shared
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_every_family_equals_the_dense_computation(name: str) -> None:
     model = sample_model(name)
     anatomy = arm.describe(model)

@@ -13,7 +13,7 @@ from transformers.modeling_utils import AttentionInterface
 
 import armillary as arm
 from armillary.anatomy.description import Alibi
-from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_config, sample_model
 from armillary.observe.verification import relative_error
 from armillary.observe.view import AttentionView, row_centered
 
@@ -43,7 +43,7 @@ def attention(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "stock" else "eager"
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", DISTINCT)
 class TestEveryFamily:
     def test_outputs_are_the_same_bit_for_bit(self, name: str, attention: str | None) -> None:
         model = sample_model(name, attention=attention)
@@ -104,6 +104,8 @@ class TestEveryFamily:
 
     @pytest.mark.parametrize("side", ["left", "right"])
     def test_padding_gives_each_sequence_its_own_numbers(self, name: str, side: str, attention: str | None) -> None:
+        if name == "llama4_text" and side == "left":
+            pytest.skip("its chunks and the growth of its logits count from the first place, padding or not")
         model = sample_model(name, attention=attention)
         lengths, longest = (9, 14), 14
         ids = tokens(model, length=longest)
@@ -113,7 +115,7 @@ class TestEveryFamily:
             mask[row, part] = 1
         ids = ids.where(mask.bool(), torch.tensor(model.config.pad_token_id))
         inputs = {"input_ids": ids, "attention_mask": mask}
-        if "position_ids" in inspect.signature(model.forward).parameters and not name.startswith("roberta"):
+        if "position_ids" in inspect.signature(model.forward).parameters and name not in ("roberta", "mpnet"):
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
         together: list[AttentionView] = []
         with torch.no_grad():
@@ -144,6 +146,8 @@ class TestEveryFamily:
         assert [layer for layer, _ in stream] == list(range(len(arm.describe(model).layers) + 1))
         if name == "albert/groups":
             return  # transformers keeps one state per group of layers, the tap one per layer
+        blocks = [int(layer.block.rpartition(".")[2]) for layer in arm.describe(model).layers]
+        theirs = theirs if name == "albert" else [*(theirs[block] for block in blocks), None]
         for (_, ours), expected in list(zip(stream, theirs, strict=True))[:-1]:
             assert torch.equal(ours, expected)  # the last of theirs has the final norm
 
@@ -428,7 +432,7 @@ class TestWaysOfRunning:
 
 
 class TestUnknownFamilies:
-    @pytest.mark.parametrize("family", ["cohere", "electra", "granite"])
+    @pytest.mark.parametrize("family", ["jais2", "xlm-roberta-xl", "hyperclovax"])
     def test_still_tap(self, family: str) -> None:
         assert arm.known_families().count(family) == 0
         settings = dict(
@@ -445,7 +449,7 @@ class TestUnknownFamilies:
         )
         torch.manual_seed(0)
         config = AutoConfig.for_model(family, **settings)
-        loader = AutoModel if family == "electra" else AutoModelForCausalLM
+        loader = AutoModel if family == "xlm-roberta-xl" else AutoModelForCausalLM
         model = loader.from_config(config, attn_implementation="eager").eval()
         ids, stream = tokens(model), []
         with torch.no_grad():
@@ -498,9 +502,10 @@ class TestUnknownFamilies:
     @pytest.mark.slow
     def test_mixed_models_number_their_attention_by_block(self) -> None:
         config = AutoConfig.for_model(
-            "lfm2", vocab_size=99, hidden_size=48, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-            intermediate_size=64, block_dim=48, conv_dim=48, block_ff_dim=64, bos_token_id=1, eos_token_id=2,
-            pad_token_id=0, layer_types=["conv", "full_attention", "conv", "full_attention"],
+            "lfm2_moe", vocab_size=99, hidden_size=48, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=2, intermediate_size=64, moe_intermediate_size=16, num_experts=2, num_experts_per_tok=1,
+            bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            layer_types=["conv", "full_attention", "conv", "full_attention"],
         )  # fmt: skip
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config).eval()

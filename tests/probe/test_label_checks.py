@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 import armillary as arm
-from armillary.anatomy.samples import SAMPLES, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_model
 from armillary.atlas.atlas import Atlas, open_atlas
 from armillary.atlas.verdicts import FILE, keep_verdicts
 from armillary.cli import app
@@ -26,7 +26,7 @@ from armillary.streams.constituents import TERMS
 from handmade import choices, choosing_llama
 
 STREAMS = ("positions", "attention", "constituents", "patterns")
-CAUSAL = [name for name in SAMPLES if "/" not in name and hasattr(sample_model(name), "lm_head")]
+CAUSAL = [name for name in DISTINCT if "/" not in name and hasattr(sample_model(name), "lm_head")]
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,9 @@ def test_its_python_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert "0 torch.Size([1, 6, 10, 10])" in capsys.readouterr().out
     try:
         exec(own_family, {})
-        assert "granite" in arm.known_families()
+        assert "hyperclovax" in arm.known_families()
     finally:
-        _ADAPTERS.pop("granite", None)
+        _ADAPTERS.pop("hyperclovax", None)
 
 
 def test_its_run_is_one() -> None:

@@ -17,7 +17,7 @@ import torch
 import xarray as xr
 
 import armillary as arm
-from armillary.anatomy.samples import SAMPLES, sample_config, sample_model
+from armillary.anatomy.samples import DISTINCT, sample_config, sample_model
 from armillary.progress import Progress
 from armillary.scanning.folder import plan
 from conftest import Atlases, shared
@@ -136,7 +136,7 @@ class TestNumbers:
         covariance = np.cov(h[2, :, 1:].flatten(0, 1).numpy(), rowvar=False, bias=True)
         np.testing.assert_allclose(residual["covariance"][2], covariance, atol=1e-6)
 
-    @pytest.mark.parametrize("name", SAMPLES)
+    @pytest.mark.parametrize("name", DISTINCT)
     def test_every_family_scans(self, name: str, atlases: Atlases) -> None:
         atlas = atlases.family(name)
         heads = atlas.heads
@@ -151,8 +151,8 @@ class TestNumbers:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         config = AutoConfig.for_model(
-            "granite", vocab_size=99, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-            intermediate_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            "hyperclovax", vocab_size=99, hidden_size=48, num_hidden_layers=2, num_attention_heads=6,
+            num_key_value_heads=2, intermediate_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
         )  # fmt: skip
         atlas = arm.scan(AutoModelForCausalLM.from_config(config), TOKENS)
         assert atlas.heads["entropy"].notna().all()
@@ -162,7 +162,7 @@ class TestNumbers:
         from transformers import AutoConfig, AutoModel
 
         config = AutoConfig.for_model(
-            "bart", vocab_size=99, d_model=48, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+            "mbart", vocab_size=99, d_model=48, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
             decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
         )  # fmt: skip
         model = AutoModel.from_config(config)

@@ -401,8 +401,8 @@ class TestAttentionMap:
 
     def test_an_unknown_family_has_plain_means_only(self) -> None:
         config = AutoConfig.for_model(
-            "granite", vocab_size=99, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-            intermediate_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+            "hyperclovax", vocab_size=99, hidden_size=48, num_hidden_layers=2, num_attention_heads=6,
+            num_key_value_heads=2, intermediate_size=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
         )  # fmt: skip
         model = AutoModelForCausalLM.from_config(config).eval()
         np.testing.assert_allclose(attention_map(model, word_level(), "ab cd").inside, 1, atol=1e-6)

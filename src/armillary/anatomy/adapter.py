@@ -2,22 +2,24 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from armillary.anatomy.description import Anatomy, Layer, LayerPosition, NormKind, QKNorm
+from armillary.anatomy.description import Anatomy, Growth, Layer, LayerPosition, NormKind, QKNorm
 from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.weights import (
     Dense,
     LayerWeights,
+    NormWeights,
     Projection,
     Read,
     head_matrices,
     norm_weights,
     output_matrices,
+    with_gate,
 )
 from armillary.errors import ArmillaryError
 
@@ -48,6 +50,16 @@ def runs_of(config: Config) -> int:
 
 def max_positions_of(config: Config) -> int | None:
     return getattr(config, "max_position_embeddings", None)
+
+
+def grid_of(config: Config) -> tuple[int, int]:
+    """Patches down and across an image."""
+
+    def pair(value: Any) -> tuple[int, int]:
+        return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+    (high, across), (down, right) = pair(config.image_size), pair(config.patch_size)
+    return high // down, across // right
 
 
 def nothing(config: Config, layer: int = 0) -> None:
@@ -85,8 +97,20 @@ class Adapter:
     window: Callable[[Config, int], int | None] = nothing
     clip_qkv: Callable[[Config], float | None] = nothing
     qk_norm: Callable[[Config], QKNorm | None] = nothing
+    qk_normed: Callable[[Config, int], bool] = lambda config, layer: True
+    """The layers whose q and k are normalized, in a family where only some are."""
     q_norm: str = ""
     k_norm: str = ""
+    """Where the norms' gains are stored; none means that they have no gain."""
+    chunk: Callable[[Config, int], int | None] = nothing
+    growth: Callable[[Config, int], Growth | None] = nothing
+    value_norm: Callable[[Config], float | None] = nothing
+    instead: Callable[[Config, int], str] = lambda config, layer: ""
+    """What a block has instead of attention, such as 'linear_attention'; '' for a block with attention."""
+    at_layer: Callable[[Config, int], Config] = lambda config, layer: config
+    """The configuration of one layer, in a family whose layers differ in heads or head width."""
+    beyond: Callable[[Config], str] = lambda config: ""
+    """A sentence on what this declaration cannot describe in a configuration; the model is then treated as unknown."""
     sinks: str = ""
     relative_bias: str = ""
     mlp: tuple[Dense, ...] = ()
@@ -95,49 +119,73 @@ class Adapter:
     shared_layers: bool = False
     understands: frozenset[str] = frozenset()
     allowed: Mapping[str, tuple[Any, ...]] | None = None
+    part: Literal["", "decoder", "cross"] = ""
+    """Of an encoder-decoder: which part this describes besides the encoder."""
+    positions: Literal["tokens", "patches", "frames"] = "tokens"
+    in_files: tuple[tuple[str, str], ...] = ()
+    """Parts of names in the loaded model, each with what checkpoints have instead, where transformers renames them."""
+    special_first: Callable[[Config], int] = lambda config: 0
+    """How many positions before the patches of an image are none (the class token, registers)."""
     watched_as: str = ""
     """For families that bypass transformers' attention interface: their entry in observe/bypassing.py."""
 
     def describe(self, config: Config) -> Anatomy:
         """The anatomy that this configuration describes, without weights."""
         self.refuse_unknown(config)
+        first = self.at_layer(config, 0)
+        vocabulary = int(getattr(config, "vocab_size", 0))  # images have none
         refuse_absurd_sizes(
             self.family,
             layers=self.runs(config),
-            heads=self.heads(config),
-            key_heads=self.kv_heads(config),
-            head_width=self.head_width(config),
+            heads=self.heads(first),
+            key_heads=self.kv_heads(first),
+            head_width=self.head_width(first),
             model_width=config.hidden_size,
-            vocabulary=config.vocab_size,
+            **({} if self.positions == "patches" else {"vocabulary": vocabulary}),
         )
+        instead = [self.instead(config, run) for run in range(self.runs(config))]
+        attending = [run for run, other in enumerate(instead) if not other]
+        if not attending:
+            raise ArmillaryError(f"no block of this {self.family} model has attention: all have {instead[0]}")
         return Anatomy(
             family=self.family,
             d_model=int(config.hidden_size),
-            layers=tuple(self.layer(config, run) for run in range(self.runs(config))),
-            vocabulary=int(config.vocab_size),
+            layers=tuple(replace(self.layer(config, run), index=i) for i, run in enumerate(attending)),
+            vocabulary=vocabulary,
             max_positions=self.max_positions(config),
             hard_limit=self.hard_limit,
             positions_added=self.positions_added(config),
             norm=self.norm,
             norm_place=self.norm_place(config),
             shared_layers=self.shared_layers,
+            part=self.part,
+            positions=self.positions,
+            special_first=self.special_first(config),
+            grid=grid_of(config) if self.positions == "patches" else None,
+            skipped=tuple(f"{self.blocks}.{run}: {other}" for run, other in enumerate(instead) if other),
         )
 
     def layer(self, config: Config, run: int) -> Layer:
+        own = self.at_layer(config, run)
         return Layer(
             index=run,
             block=f"{self.blocks}.{self.block_of(config, run)}",
-            heads=self.heads(config),
-            kv_heads=self.kv_heads(config),
-            head_width=self.head_width(config),
+            heads=self.heads(own),
+            kv_heads=self.kv_heads(own),
+            head_width=self.head_width(own),
             scale=self.scale(config, run),
             causal=self.causal(config),
             position=self.position(config, run),
-            qk_norm=self.qk_norm(config),
+            qk_norm=self.qk_norm(config) if self.qk_normed(config, run) else None,
             softcap=self.softcap(config, run),
             window=self.window(config, run),
             sinks=bool(self.sinks),
             clip_qkv=self.clip_qkv(config),
+            chunk=self.chunk(config, run),
+            growth=self.growth(config, run),
+            value_norm=self.value_norm(config),
+            gated=self.q.rows is with_gate,
+            crosses=self.part == "cross",
         )
 
     def layer_weights(self, layer: Layer, d_model: int, read: Read) -> LayerWeights:
@@ -147,7 +195,7 @@ class Adapter:
         k, k_bias = head_matrices(read, self.k, "k", shape)
         v, v_bias = head_matrices(read, self.v, "v", shape)
         o, o_bias = output_matrices(read, self.o, shape)
-        over = layer.qk_norm.over if layer.qk_norm else ""
+        gate, gate_bias = head_matrices(read, self.q, "gate", shape) if layer.gated else (None, None)
         return LayerWeights(
             q,
             k,
@@ -157,11 +205,21 @@ class Adapter:
             k_bias,
             v_bias,
             o_bias,
-            q_norm=norm_weights(read, self.q_norm, layer.heads, over) if over else None,
-            k_norm=norm_weights(read, self.k_norm, layer.kv_heads, over) if over else None,
+            q_norm=self._norm(layer, read, self.q_norm, q),
+            k_norm=self._norm(layer, read, self.k_norm, k),
             sinks=read(self.sinks) if self.sinks else None,
             relative_bias=read(self.relative_bias) if self.relative_bias else None,
+            gate=gate,
+            gate_bias=gate_bias,
         )
+
+    def _norm(self, layer: Layer, read: Read, name: str, matrices: tuple[Tensor, ...]) -> NormWeights | None:
+        """The gains of the q or k norm of every head; ones if the family stores none."""
+        if layer.qk_norm is None:
+            return None
+        if not name:
+            return NormWeights(tuple(matrix.new_ones(layer.head_width) for matrix in matrices), None)
+        return norm_weights(read, name, len(matrices), layer.qk_norm.over)
 
     def layer_matrices(self, layer: Layer, d_model: int, read: Read) -> Iterator[tuple[str, Tensor]]:
         """q, k, v, o of all heads together, then the MLP's matrices, as y = x W, one at a time."""
@@ -173,6 +231,12 @@ class Adapter:
             matrix = dense.read(read)
             if matrix is not None:
                 yield dense.label, matrix
+
+    def name_in_files(self, name: str) -> str:
+        """What checkpoints call the tensor of that name in the model."""
+        for own, stored_as in self.in_files:
+            name = name.replace(own, stored_as)
+        return name
 
     def refuse_unknown(self, config: Config) -> None:
         """Raise an error that names a configuration value if it may change attention in a way not declared here."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from armillary.anatomy.description import Alibi, RelativeBias
+from armillary.anatomy.description import Alibi, Disentangled, RelativeBias
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
@@ -52,3 +52,17 @@ def bucket_of(scheme: RelativeBias, offset: Int[Tensor, "query key"]) -> Int[Ten
     ratio = torch.log(distance.clamp(min=1).float() / near) / math.log(scheme.max_distance / near)
     far = (near + (ratio * (side - near)).long()).clamp(max=side - 1)
     return start + torch.where(distance < near, distance, far)
+
+
+def distance_index(
+    scheme: Disentangled, query: Int[Tensor, "query"], key: Int[Tensor, "key"]
+) -> Int[Tensor, "query key"]:
+    """DeBERTa's row of the table of distances for i - j: near ones one each, farther ones logarithmically."""
+    distance = query[:, None] - key[None, :]
+    if scheme.buckets:
+        near = scheme.buckets // 2
+        longest = torch.log(torch.tensor((scheme.max_distance - 1) / near, device=query.device))  # rounded as there
+        far = torch.log(distance.abs().clamp(min=near) / near) / longest
+        counted = (torch.ceil(far * (near - 1)) + near).long() * distance.sign()
+        distance = torch.where(distance.abs() <= near, distance, counted)
+    return (distance + scheme.span).clamp(0, 2 * scheme.span - 1)

@@ -19,7 +19,7 @@ NormKind = Literal["layer", "rms"]
 
 @dataclass(frozen=True)
 class Rotary:
-    """Pair f of the first `width` channels of q and k is rotated by `frequencies[f]` radians per token.
+    """Pair f of the `width` channels of q and k from `start` on is rotated by `frequencies[f]` radians per token.
 
     layout 'half' pairs channel i with i + width/2, 'interleaved' pairs 2i with 2i + 1. cos and sin are multiplied
     by `factor` (1 unless a scaling such as yarn sets it).
@@ -31,6 +31,12 @@ class Rotary:
     scaling: str = "default"
     factor: float = 1.0
     parameters: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    start: int = 0
+
+    @property
+    def channels(self) -> slice:
+        """The channels that are rotated."""
+        return slice(self.start, self.start + self.width)
 
     @property
     def width(self) -> int:
@@ -83,7 +89,41 @@ class RelativeBias:
     bidirectional: bool
 
 
-LayerPosition = Rotary | Alibi | RelativeBias
+@dataclass(frozen=True)
+class Disentangled:
+    """Distances have keys and queries of their own (DeBERTa): scale * (q_i.k_j + q_i.K[i - j] + k_j.Q[i - j]).
+
+    The term q.K is 'c2p', k.Q is 'p2c'. With buckets, distances from buckets / 2 on are counted logarithmically, up to
+    max_distance. shared: whether K and Q use the projections of tokens; eps: that of the norm of the table of
+    distances, if it has one.
+    """
+
+    buckets: int
+    max_distance: int
+    terms: tuple[str, ...]
+    shared: bool = False
+    eps: float | None = None
+
+    @property
+    def span(self) -> int:
+        """Distances are counted from -span to span - 1."""
+        return self.buckets or self.max_distance
+
+
+@dataclass(frozen=True)
+class GridRotary:
+    """q and k of a patch are rotated by its place in the image: half of the pairs by its row, the others by its column.
+
+    Rows and columns count from -1 to 1 across the image, times 2 pi `frequencies[f]`. The first `special_first`
+    positions are no patches and are not rotated.
+    """
+
+    frequencies: tuple[float, ...]
+    grid: tuple[int, ...]
+    special_first: int
+
+
+LayerPosition = Rotary | Alibi | RelativeBias | Disentangled | GridRotary
 
 
 @dataclass(frozen=True)
@@ -100,10 +140,24 @@ class QKNorm:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """q at position i is multiplied by 1 + slope log(1 + floor((i + ahead) / every)): logits grow with the position."""
+
+    slope: float
+    every: float
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
 class Layer:
     """One attention layer. Logit of key j for query i: scale * q_i.k_j, soft-capped where softcap is set, + bias.
 
-    scale and causal are None for unknown families: only the tap can observe them.
+    scale and causal are None for unknown families: only the tap can observe them. window: keys at a distance below it
+    are seen; chunk: only keys of the query's own run of so many positions are. value_width: that of v, if it is not the
+    head width. latent: q or k is computed from a normalized vector that all heads share, so that the weights per head
+    are products of stored ones; pairs_apart: stored pairs of rotary channels (2f, 2f + 1) are taken apart. gated: a
+    head's output is multiplied by sigmoid(x W_gate). value_norm: v is divided by its root mean square, with this
+    epsilon. crosses: cross-attention, with keys and values from the encoder.
     """
 
     index: int
@@ -119,6 +173,19 @@ class Layer:
     window: int | None = None
     sinks: bool = False
     clip_qkv: float | None = None
+    chunk: int | None = None
+    growth: Growth | None = None
+    value_width: int | None = None
+    value_norm: float | None = None
+    latent: bool = False
+    pairs_apart: bool = False
+    gated: bool = False
+    crosses: bool = False
+
+    @property
+    def reach(self) -> int | None:
+        """How many keys a query sees at most, itself included: the window or the chunk; None for all."""
+        return self.window if self.chunk is None else self.chunk
 
     @property
     def group(self) -> int:
@@ -136,7 +203,11 @@ class Anatomy:
 
     positions_added: the position embeddings added before the first layer; max_positions: the longest text the model
     was built for; hard_limit: whether a longer one cannot run at all. `missing` is empty for a family with an
-    adapter, else one sentence on what is unknown.
+    adapter, else one sentence on what is unknown. `skipped` names the blocks that have something else than attention:
+    layers are the blocks with attention, numbered in order, and each says which block it is. `part`: of an
+    encoder-decoder the encoder is described unless the decoder is asked for, or its cross-attention, whose keys are the
+    encoder's positions. `positions`: what a position is: a token, a patch of an image (after
+    `special_first` others, in the rows of a `grid` of patches down and across), a frame of sound.
     """
 
     family: str
@@ -150,6 +221,11 @@ class Anatomy:
     norm_place: Literal["before", "after", "unknown"]
     shared_layers: bool = False
     missing: str = ""
+    skipped: tuple[str, ...] = ()
+    part: Literal["", "decoder", "cross"] = ""
+    positions: Literal["tokens", "patches", "frames"] = "tokens"
+    special_first: int = 0
+    grid: tuple[int, ...] | None = None
     _read_layer: "Callable[[int], LayerWeights] | None" = field(default=None, compare=False, repr=False)
     _read_matrices: "Callable[[int], Iterator[tuple[str, Tensor]]] | None" = field(
         default=None, compare=False, repr=False

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.registry import adapter_for
+from armillary.anatomy.registry import adapter_of
 from armillary.anatomy.source import blocks_name, transformer_of
 from armillary.errors import ArmillaryError
 
@@ -59,15 +59,16 @@ CROSS = re.compile(r"cross|encoder_attn|enc_dec|EncDec|encdec|multi_modal|vision
 
 def find_stack(model: nn.Module, anatomy: Anatomy) -> Stack:
     """The attention layers of a model: where its adapter says, or a guess for unknown families."""
-    adapter = adapter_for(anatomy.family)
+    adapter = adapter_of(anatomy)
     if adapter is None:
         return Stack(model, likely_blocks(model, len(anatomy.layers)), {}, known=False)
     root = blocks_name(model, adapter)
     described = {layer.block.removeprefix(f"{adapter.blocks}.").split(".")[0] for layer in anatomy.layers}
     modules: Any = model.get_submodule(root)
-    if len(described) < len(modules):
+    if len(described) + len(anatomy.skipped) < len(modules):
+        count = len(described) + len(anatomy.skipped)
         raise ArmillaryError(
-            f"this model has {len(modules)} blocks in {root}, but its configuration describes {len(described)}: "
+            f"this model has {len(modules)} blocks in {root}, but its configuration describes {count}: "
             "they do not belong together"
         )
     attention: dict[int, list[int]] = {}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from armillary.anatomy.description import Alibi, Anatomy, RelativeBias, Rotary
 from armillary.anatomy.frequencies import changed_rotary
-from armillary.anatomy.registry import adapter_for
+from armillary.anatomy.registry import adapter_of, described_part
 from armillary.anatomy.source import blocks_name, describe, transformer_of
 from armillary.errors import ArmillaryError
 
@@ -143,17 +143,21 @@ def rotary_buffers(model: nn.Module, anatomy: Anatomy) -> list[RotaryBuffer]:
         raise ArmillaryError(
             f"it is unknown where this {anatomy.family} model stores rotary frequencies: {anatomy.missing}"
         )
-    encodings = {layer.index: layer.position for layer in anatomy.layers if isinstance(layer.position, Rotary)}
+    encodings = {
+        int(layer.block.rpartition(".")[2]): layer.position
+        for layer in anatomy.layers
+        if isinstance(layer.position, Rotary)
+    }
     if encodings and not any(g for rotary in encodings.values() for g in rotary.frequencies):
         raise ArmillaryError(f"all frequencies of this {anatomy.family} model are frozen: it uses no rotary encoding")
     if not encodings:
         raise ArmillaryError(
             f"this {anatomy.family} model has no rotary encoding ({_other(anatomy)}): it has no frequencies to change"
         )
-    adapter = adapter_for(anatomy.family)
+    adapter = adapter_of(anatomy)
     assert adapter is not None
     transformer = model.get_submodule(blocks_name(model, adapter).rpartition(".")[0])
-    types = getattr(transformer_of(model).config, "layer_types", None) or []
+    types = getattr(described_part(transformer_of(model).config), "layer_types", None) or []
     buffers = []
     for module in transformer.modules():
         for name, _ in module.named_buffers(recurse=False):

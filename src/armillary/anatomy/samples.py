@@ -6,28 +6,16 @@ from typing import Any
 import torch
 
 from armillary.anatomy.modes import own_random_numbers
+from armillary.anatomy.other_samples import OTHER
+from armillary.anatomy.sample_sizes import GPT_NAMES, GROUPED, LATENT, LINEAR, ROUTED, SLIDING
+from armillary.anatomy.sample_sizes import SMALL as SMALL
+from armillary.anatomy.similar_samples import SIMILAR, WHOLE
 
 # Imports inside functions: transformers takes seconds to import.
 
-SMALL: dict[str, Any] = dict(
-    vocab_size=99,
-    hidden_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=6,
-    intermediate_size=64,
-    max_position_embeddings=64,
-    initializer_range=0.15,
-    bos_token_id=1,
-    eos_token_id=2,
-    pad_token_id=0,
-)
-GROUPED = dict(num_key_value_heads=2)
-GPT_NAMES = dict(n_embd=48, n_layer=3, n_head=6, n_positions=64, n_inner=64)
-SLIDING = dict(sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+ENCODERS = ("bert", "roberta", "distilbert", "albert", "modernbert", "xlm-roberta", "camembert", "electra")
 
-ENCODERS = ("bert", "roberta", "distilbert", "albert", "modernbert")
-
-SAMPLES: Mapping[str, Mapping[str, Any]] = {
+DISTINCT: Mapping[str, Mapping[str, Any]] = {
     # family, or family/variant: settings on top of SMALL
     "gpt2": GPT_NAMES,
     "gpt2/inverse-layer-scale": {**GPT_NAMES, "scale_attn_by_inverse_layer_idx": True},
@@ -135,15 +123,97 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
             rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, truncate=False
         ),
     },
+    "qwen3_next": {
+        **GROUPED,
+        "head_dim": 8,
+        "num_hidden_layers": 4,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+        **LINEAR,
+        **ROUTED,
+        "shared_expert_intermediate_size": 16,
+    },
+    "llama4_text": {
+        **GROUPED,
+        "head_dim": 8,
+        "no_rope_layers": [1, 0, 1],
+        "attention_chunk_size": 7,
+        "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
+        "floor_scale": 4,
+        "attn_scale": 0.5,
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 32,
+    },
+    "gemma4_text": {
+        **GROUPED,
+        "head_dim": 8,
+        "global_head_dim": 12,
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 99,
+    },
+    "mpnet": dict(max_position_embeddings=66, pad_token_id=1),
+    "deberta-v2": dict(
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=6,
+        max_relative_positions=30,
+        position_biased_input=False,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+    ),
+    "deepseek_v3": {
+        **LATENT,
+        "q_lora_rank": 20,
+        "attention_bias": True,
+        "rope_interleave": True,
+        "n_routed_experts": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 1,
+        "first_k_dense_replace": 2,
+        "moe_intermediate_size": 16,
+        "rope_parameters": dict(
+            rope_type="yarn",
+            rope_theta=1e4,
+            factor=4.0,
+            original_max_position_embeddings=16,
+            mscale=1.0,
+            mscale_all_dim=0.7,
+        ),
+    },
     "t5": dict(d_model=48, d_kv=10, d_ff=64, num_layers=3, num_heads=6, relative_attention_num_buckets=8),
 }
+"""Samples that differ in how attention is computed; what holds for these is tested on each of them."""
+
+SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    **DISTINCT,
+    **SIMILAR,
+    **{f"{family}/{outer}": settings for family, models in WHOLE.items() for outer, settings in models.items()},
+    **OTHER,
+}
+"""All samples. The similar ones differ from a distinct one in names and settings, which verification checks."""
+
+
+def has_family(name: str) -> bool:
+    """Whether the installed transformers has the family of that sample."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    family, _, variant = name.partition("/")
+    return family in CONFIG_MAPPING_NAMES and (variant not in WHOLE.get(family, {}) or variant in CONFIG_MAPPING_NAMES)
 
 
 def sample_config(name: str) -> Any:
     """The configuration of a sample: a family, or family/variant."""
     from transformers import AutoConfig
 
-    config = AutoConfig.for_model(name.split("/")[0], **{**SMALL, **SAMPLES[name]})
+    family, _, variant = name.partition("/")
+    if variant in WHOLE.get(family, {}):  # a model for several kinds of input, of which the family is the text part
+        outer = WHOLE[family][variant]
+        text = {**SMALL, **SAMPLES[family], "model_type": family}
+        config = AutoConfig.for_model(variant, text_config=text, **outer)
+    else:
+        config = AutoConfig.for_model(family, **{**SMALL, **SAMPLES[name]})
     config.use_cache = False
     return config
 
@@ -158,8 +228,13 @@ def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> A
     options = {} if attention is None else {"attn_implementation": attention}
     if name == "t5":
         model = transformers.T5EncoderModel._from_config(config, **options)
+    elif name in OTHER:
+        model = transformers.AutoModel.from_config(config, **options)
     else:
-        loader = transformers.AutoModel if name.split("/")[0] in ENCODERS else transformers.AutoModelForCausalLM
+        whole = type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        generates = type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and name.split("/")[0] not in ENCODERS
+        loader = transformers.AutoModelForCausalLM if generates else transformers.AutoModel
+        loader = transformers.AutoModelForImageTextToText if whole else loader
         model = loader.from_config(config, **options)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from armillary.anatomy.description import Alibi, Anatomy, Layer, RelativeBias, Rotary
+from armillary.anatomy.description import Alibi, Anatomy, Disentangled, GridRotary, Layer, RelativeBias, Rotary
 from armillary.errors import ArmillaryError
 
 
@@ -33,12 +33,16 @@ def _problem(layer: Layer) -> str:
 def _problem_of_position(layer: Layer) -> str:
     position = layer.position
     if isinstance(position, Rotary):
-        if not position.frequencies or position.width > layer.head_width:
+        if not position.frequencies or position.channels.stop > layer.head_width:
             return f"{position.width} rotary channels, but its heads have {layer.head_width}"
         if not all(_is_number(f) and f >= 0 for f in position.frequencies) or not _is_number(position.factor):
             return f"rotary frequencies that are not finite numbers (base {position.base!r})"
+    if isinstance(position, GridRotary) and 4 * len(position.frequencies) != layer.head_width:
+        return f"{4 * len(position.frequencies)} rotary channels, but its heads have {layer.head_width}"
     if isinstance(position, Alibi) and not all(_is_number(slope) for slope in position.slopes):
         return "ALiBi slopes that are not finite numbers"
+    if isinstance(position, Disentangled) and position.buckets and position.max_distance <= position.buckets // 2 + 1:
+        return f"{position.buckets} buckets of distances, but counts none above {position.max_distance}"
     if isinstance(position, RelativeBias):
         for name, size in (("buckets", position.buckets), ("distances", position.max_distance)):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:

@@ -1,5 +1,6 @@
 """Builds the Anatomy of a loaded model, a folder, a hub id or a configuration."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -17,7 +18,7 @@ from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.modes import evaluating
-from armillary.anatomy.registry import adapter_for, known_families
+from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families, known_parts
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.weights import LayerWeights
 from armillary.anatomy.whole import empty_model, refuse_partial, some
@@ -25,21 +26,23 @@ from armillary.errors import ArmillaryError
 from armillary.machine.limits import lifted
 
 
-def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False) -> Anatomy:
+def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False, part: str = "") -> Anatomy:
     """The anatomy of a loaded model, a model folder, a hub id or a transformers configuration.
 
     From a loaded model the weights are views of its parameters; from a folder they are read from safetensors,
     one layer at a time, by `anatomy.weights(layer)`. A hub id or a configuration gives no weights. With `live` a
-    loaded model's weights are differentiable with respect to its parameters (for regularizers).
+    loaded model's weights are differentiable with respect to its parameters (for regularizers). Of an encoder-decoder
+    the encoder is described, or its decoder with part="decoder", or the decoder's attention to the encoder with
+    part="cross".
     """
     if isinstance(source, nn.Module):
-        return _of_model(source, live)
+        return _of_model(source, live, part)
     if isinstance(source, str | Path):
         source = expanded(source)
         config = load_config_of(source, trust_remote_code=trust_remote_code)
-        return of_files(config, source)
+        return of_files(config, source, part)
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
-        return _of_config(source)
+        return _of_config(source, part)
     raise ArmillaryError(
         f"cannot describe a {type(source).__name__}",
         advice="give a loaded transformers model, a model folder, a hub id or a configuration",
@@ -58,10 +61,10 @@ def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> An
         raise ArmillaryError(f"{packed} is truncated or not a GGUF file ({error})") from error
 
 
-def of_files(config: Any, source: str | Path) -> Anatomy:
+def of_files(config: Any, source: str | Path, part: str = "") -> Anatomy:
     """The anatomy of a folder or GGUF file with this configuration, after checking all headers against it."""
-    anatomy, packed, place = _of_config(config), gguf_file(source), Path(source)
-    adapter = adapter_for(anatomy.family)
+    anatomy, packed, place = _of_config(config, part), gguf_file(source), Path(source)
+    adapter = adapter_of(anatomy)
     if packed is None and (not place.is_dir() or (adapter is None and not has_weights(place))):
         return anatomy  # the anatomy of an unknown family needs no weights
     checkpoint = Checkpoint(place) if packed is None else GgufCheckpoint(packed, config, len(anatomy.layers))
@@ -80,10 +83,24 @@ def of_files(config: Any, source: str | Path) -> Anatomy:
     return anatomy
 
 
-def _of_config(config: Any) -> Anatomy:
-    adapter = adapter_for(config.model_type)
+def _of_config(config: Any, part: str = "") -> Anatomy:
+    text = described_part(config)
+    if text is not config:
+        try:
+            return _of_config(text)
+        except ArmillaryError as error:  # the tap can still read the whole model
+            return replace(_unknown(config), missing=f"the text part of this {config.model_type} model: {error}")
+    adapter = adapter_for(config.model_type, part)
+    if adapter is None and part:
+        raise ArmillaryError(
+            f"no adapter knows the part {part!r} of {config.model_type} models",
+            advice=f"known are 'decoder' and 'cross' of {', '.join(known_parts())}",
+        )
     if adapter is None:
         return _unknown(config)
+    beyond = adapter.beyond(config)
+    if beyond:
+        return replace(_unknown(config), missing=beyond)
     try:
         anatomy = adapter.describe(config)
         change = getattr(config, "armillary_rotary", None)
@@ -109,10 +126,10 @@ def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
     return replace(anatomy, layers=tuple(layers))
 
 
-def _of_model(model: nn.Module, live: bool) -> Anatomy:
+def _of_model(model: nn.Module, live: bool, part: str = "") -> Anatomy:
     config = transformer_of(model).config
-    anatomy = _of_config(config)
-    adapter = adapter_for(config.model_type)
+    anatomy = _of_config(config, part)
+    adapter = adapter_of(anatomy)
     if adapter is None:
         return anatomy
     root = blocks_name(model, adapter)
@@ -159,7 +176,9 @@ def _with_checkpoint(
     adapter: Adapter, anatomy: Anatomy, config: Any, place: Path, checkpoint: Checkpoint | GgufCheckpoint
 ) -> Anatomy:
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
-    candidates = [name for name in checkpoint.names() if name == first or name.endswith("." + first)]
+    candidates = of_text([name for name in checkpoint.names() if name == first or name.endswith("." + first)])
+    if not candidates and adapter.in_files:
+        return _with_renamed(adapter, anatomy, first, checkpoint)
     if not candidates:
         raise ArmillaryError(
             f"{place} has no tensor named {first!r}, which a {anatomy.family} checkpoint should have: "
@@ -176,6 +195,26 @@ def _with_checkpoint(
     root = candidates[0].removesuffix(first) + adapter.blocks
     _check_shapes(adapter, anatomy, root, checkpoint)
     return _readable(adapter, anatomy, root, checkpoint.read)
+
+
+def _with_renamed(adapter: Adapter, anatomy: Anatomy, first: str, checkpoint: Checkpoint | GgufCheckpoint) -> Anatomy:
+    """The same for a checkpoint with names that transformers changes when it loads it."""
+    stored = adapter.name_in_files(first)
+    candidates = [name for name in checkpoint.names() if name == stored or name.endswith("." + stored)]
+    if len(candidates) != 1:
+        raise ArmillaryError(
+            f"a {anatomy.family} checkpoint should have one tensor named {first!r} or {stored!r}, and this has "
+            f"{len(candidates)}: weights and config.json do not belong together"
+        )
+    before = candidates[0].removesuffix(stored)
+
+    def renamed(read: Callable[[str], Tensor | None]) -> Callable[[str], Tensor | None]:
+        return lambda name: read(before + adapter.name_in_files(name))
+
+    reader = _reader(adapter, anatomy, adapter.blocks, renamed(checkpoint.header))
+    for layer in anatomy.layers:
+        reader(layer.index)  # raises if a matrix is missing or has another size
+    return _readable(adapter, anatomy, adapter.blocks, renamed(checkpoint.read))
 
 
 def _check_shapes(adapter: Adapter, anatomy: Anatomy, root: str, checkpoint: Checkpoint | GgufCheckpoint) -> None:
@@ -215,7 +254,9 @@ def _readable(adapter: Adapter, anatomy: Anatomy, root: str, read: Callable[[str
 
 
 def _read_inside(read: Callable[[str], Tensor | None], root: str, block: str, name: str) -> Tensor | None:
-    """The tensor of that name inside a block; '../' refers to the list of blocks."""
+    """The tensor of that name inside a block; '../' is the list of blocks, '../../' what contains the list."""
+    if name.startswith("../../"):
+        return read(f"{root.rpartition('.')[0]}.{name.removeprefix('../../')}".removeprefix("."))
     return read(f"{root}.{name.removeprefix('../')}" if name.startswith("../") else f"{block}{name}")
 
 
@@ -250,7 +291,16 @@ def blocks_name(model: nn.Module, adapter: Adapter) -> str:
             f"{adapter.attention!r}, as {adapter.family} models do",
             advice="register an adapter for it",
         )
-    return str(min(names, key=len))
+    return str(min(of_text(names), key=len))
+
+
+def of_text(names: list[str]) -> list[str]:
+    """The names that are not inside a part for images or sound; all if there are no others."""
+    return [name for name in names if not NOT_TEXT.search(name)] or names
+
+
+NOT_TEXT = re.compile(r"vision|visual|image|audio|speech")
+"""In the names of parts of a model that do not read text."""
 
 
 def _unknown(config: Any) -> Anatomy:

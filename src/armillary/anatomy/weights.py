@@ -26,6 +26,11 @@ def stacked(part: str, head: int, heads: int, kv_heads: int) -> int:
     return {"q": 0, "k": heads, "v": heads + kv_heads}[part] + head
 
 
+def with_gate(part: str, head: int, heads: int, kv_heads: int) -> int:
+    """One matrix: q of head 0, then its output gate, then q of head 1, ..."""
+    return 2 * head + (part == "gate")
+
+
 def per_head(part: str, head: int, heads: int, kv_heads: int) -> int:
     """One matrix: q, k, v of head 0, then of head 1, ..."""
     return 3 * head + "qkv".index(part)
@@ -56,10 +61,25 @@ class NormWeights:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Where q or k (and v) come from a vector c = x down + bias that is divided by its root mean square.
+
+    The first `channels` channels of every head are then multiplied by 1 / rms(c) of the token; all else is linear.
+    """
+
+    down: Float[Tensor, "d r"]
+    bias: Float[Tensor, "r"] | None
+    eps: float
+    channels: int
+
+
+@dataclass(frozen=True)
 class LayerWeights:
     """One layer's attention weights: q[a], k[g], v[g] are (d, e), o[a] is (e, d), for head a and key head g.
 
-    q_a = x q[a] + q_bias[a]; the layer adds sum_a z_a o[a] + o_bias to the stream, z_a the head's weighted values.
+    q_a = x q[a] + q_bias[a]; the layer adds sum_a z_a o[a] + o_bias to the stream, z_a the head's weighted values, and
+    with a gate these times sigmoid(x gate[a] + gate_bias[a]). With a latent, q[a] is the product of the matrices down
+    and up, with the norm's gain between them.
     """
 
     q: tuple[Float[Tensor, "d e"], ...]
@@ -74,6 +94,12 @@ class LayerWeights:
     k_norm: NormWeights | None = None
     sinks: Float[Tensor, "head"] | None = None
     relative_bias: Float[Tensor, "bucket head"] | None = None
+    gate: tuple[Float[Tensor, "d e"], ...] | None = None
+    gate_bias: tuple[Float[Tensor, "e"], ...] | None = None
+    q_latent: Latent | None = None
+    k_latent: Latent | None = None
+    relative_keys: Float[Tensor, "head bucket e"] | None = None
+    relative_queries: Float[Tensor, "head bucket e"] | None = None
 
     def not_finite(self) -> list[str]:
         """The weights that contain NaN or infinity, as 'W_q of head 3'."""
@@ -84,6 +110,8 @@ class LayerWeights:
                     names += [f"{letter}_{part} of {what} {a}" for a, value in enumerate(values) if bad(value)]
                 elif values is not None and bad(values):
                     names.append(f"{letter}_{part}")
+        for a, gate in enumerate(self.gate or ()):
+            names += [f"W_gate of head {a}"] if bad(gate) else []
         for name, norm in (("q", self.q_norm), ("k", self.k_norm)):
             if norm is not None:
                 names += [f"the {name} norm of head {a}" for a, weight in enumerate(norm.weight) if bad(weight)]
@@ -106,6 +134,12 @@ class Projection:
     name: str
     rows: Rows = separate
     transposed: bool = False
+    otherwise: str = ""
+    """The name where a block that has no weight of the first name stores it."""
+
+    def stored_in(self, read: Read) -> str:
+        """The name under which this block stores it."""
+        return self.otherwise if self.otherwise and read(f"{self.name}.weight") is None else self.name
 
 
 @dataclass(frozen=True)
@@ -134,12 +168,13 @@ def head_matrices(
 ) -> tuple[tuple[Float[Tensor, "d e"], ...], tuple[Float[Tensor, "e"], ...] | None]:
     """The matrix and bias of every head of q, k or v; shape is (d, head width, heads, key heads)."""
     d, e, heads, kv_heads = shape
-    weight, bias = stored(read, f"{at.name}.weight"), read(f"{at.name}.bias")
-    starts = [at.rows(part, a, heads, kv_heads) * e for a in range(heads if part == "q" else kv_heads)]
+    name = at.stored_in(read)
+    weight, bias = stored(read, f"{name}.weight"), read(f"{name}.bias")
+    starts = [at.rows(part, a, heads, kv_heads) * e for a in range(kv_heads if part in ("k", "v") else heads)]
     out_axis = 1 if at.transposed else 0
-    runs = len(starts) if at.rows is separate else heads + 2 * kv_heads
-    check_shape(f"{at.name}.weight", weight, 1 - out_axis, d, out_axis, runs * e)
-    check_bias(f"{at.name}.bias", bias, runs * e)
+    runs = len(starts) if at.rows is separate else 2 * heads if at.rows is with_gate else heads + 2 * kv_heads
+    check_shape(f"{name}.weight", weight, 1 - out_axis, d, out_axis, runs * e)
+    check_bias(f"{name}.bias", bias, runs * e)
     views = (weight.narrow(out_axis, start, e) for start in starts)
     matrices = tuple(view if at.transposed else view.T for view in views)
     return matrices, None if bias is None else tuple(bias.narrow(0, start, e) for start in starts)
@@ -164,6 +199,8 @@ def norm_weights(read: Read, name: str, heads: int, over: str) -> NormWeights:
     weights, biases = [], []
     for a, norm in enumerate(names):
         weight, bias = stored(read, f"{norm}.weight"), read(f"{norm}.bias")
+        if weight.dim() == 2:  # a row per head
+            weight = weight[a]
         e = weight.shape[0] // heads if over == "all" else weight.shape[0]
         start = a * e if over == "all" else 0
         weights.append(weight.narrow(0, start, e))

@@ -33,7 +33,9 @@ def refuse_partial(source: Any, config: Any, headers: dict[str, Tensor]) -> None
     """Raise if tensors are missing, have wrong shapes, are integers, or belong to layers beyond the last.
 
     transformers loads the headers as empty tensors, so that renamed and merged weights are treated as in real
-    loading; no weight is read. Models whose code comes with the checkpoint are not checked.
+    loading; no weight is read. Models whose code comes with the checkpoint are not checked. A checkpoint of the base
+    model under the name of a model with a head (sentence-transformers writes those) is treated as what it is: `config`
+    is changed to name the base model.
     """
     if not type(config).__module__.startswith("transformers."):
         return
@@ -43,6 +45,9 @@ def refuse_partial(source: Any, config: Any, headers: dict[str, Tensor]) -> None
     try:
         with quiet(always=True):
             empty = empty_model(config)
+            if is_without_head(empty, headers):
+                config.architectures = [type(empty.base_model).__name__]
+                empty = empty_model(config)
             refuse_huge_tables(source, empty, sum(header.nbytes for header in headers.values()))
             model, info = type(empty).from_pretrained(
                 None,
@@ -60,6 +65,13 @@ def refuse_partial(source: Any, config: Any, headers: dict[str, Tensor]) -> None
         ) from error
     refuse_incomplete(source, model, info)
     refuse_integers(model, headers)
+
+
+def is_without_head(model: Any, headers: dict[str, Tensor]) -> bool:
+    """Whether these are all weights of the model's base model, under that model's own names."""
+    base = model.base_model
+    needed = {name for name, _ in base.named_parameters() if "pooler" not in name}
+    return base is not model and needed <= headers.keys()
 
 
 def empty_model(config: Any) -> Any:

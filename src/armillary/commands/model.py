@@ -70,6 +70,7 @@ def doctor(
         Path | None, typer.Option(help="With --verify: write the results to this file.", callback=output_file)
     ] = None,
     as_json: AsJson = False,
+    markdown: Annotated[bool, typer.Option(help="Print the page of families of the documentation.")] = False,
 ) -> None:
     """Print versions, devices, and the supported families with what was verified for each."""
     from armillary.observe import verified
@@ -85,7 +86,11 @@ def doctor(
         if not verify:
             raise ArmillaryError("--record writes the results of --verify", advice="give both")
         verified.write(checks, record)
-    if as_json:
+    if markdown:
+        from armillary.terminal.families_page import families_page
+
+        typer.echo(families_page(checks), nl=False)
+    elif as_json:
         print_json({"versions": verified.versions(), "device": verified.devices(), "families": checks})
     else:
         terminal.print_doctor(checks)

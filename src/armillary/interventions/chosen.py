@@ -94,6 +94,11 @@ def _refuse_copies(model: nn.Module, anatomy: Anatomy, layers: set[int]) -> None
         weights = anatomy.weights(layer.index)
         for part in ("q", "k", "v", "o"):
             for matrix in getattr(weights, part):
+                if layer.index in layers and layer.latent and part != "o":
+                    raise ArmillaryError(
+                        f"W_{part} of layer {layer.index} is a product of matrices (multi-head latent attention)",
+                        advice="it cannot be changed in place",
+                    )
                 place = (matrix.untyped_storage().data_ptr(), matrix.storage_offset())
                 if layer.index in layers and place[0] not in stored:
                     raise ArmillaryError(

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from armillary.anatomy.description import Alibi, RelativeBias
+from armillary.anatomy.description import Alibi, Disentangled, RelativeBias
 from armillary.errors import ArmillaryError
 from armillary.streams.constituents import TERMS, Means
 from armillary.theory.smoothness import dct_energy
@@ -38,7 +38,7 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     ):
         table[f"{name}_share"] = table[[f"share_{term}" for term in terms]].sum(axis=1, skipna=False)
     positions = [layer.position for layer in atlas.anatomy.layers for _ in range(layer.heads)]
-    biased = [isinstance(position, Alibi | RelativeBias) for position in positions]
+    biased = [isinstance(position, Alibi | RelativeBias | Disentangled) for position in positions]
     table["share_bias"] = table["share_bias"].where(np.array(biased))  # missing where a layer has no bias
     table["constituent_error"] = arrays["error"].to_numpy().reshape(-1)
     geometry = atlas.group("geometry")

@@ -71,7 +71,7 @@ def kinds_of(layers: Sequence[Layer]) -> list[LayerKind]:
     """The kinds of an anatomy's layers, in the order of their first layers."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, layer in enumerate(layers):
-        groups.setdefault((layer.window, *_rotation(layer)), []).append(index)
+        groups.setdefault((layer.reach, *_rotation(layer)), []).append(index)
     return [
         LayerKind(key[0], key[1], key[2], tuple(members), alone=len(groups) == 1) for key, members in groups.items()
     ]
@@ -97,7 +97,7 @@ def head_columns(atlas: "Atlas") -> pd.DataFrame:
     rows = []
     for layer in anatomy.layers:
         base, _, _ = _rotation(layer)
-        kind = "global" if layer.window is None else "window"
+        kind = "global" if layer.reach is None else "window"
         rows += [{"layer_kind": kind, "rotary_base": np.nan if base is None else base}] * layer.heads
     table = pd.DataFrame(rows)
     return table if table["rotary_base"].notna().any() else table[["layer_kind"]]

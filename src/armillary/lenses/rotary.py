@@ -101,7 +101,7 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
         )
     attention, rotary = atlas.group("attention"), atlas.group("rotary")
     channels = attention["channel_share"].to_numpy()
-    layers, heads, width = channels.shape
+    layers, heads, _ = channels.shape
     radians = rotary["radians_per_token"].to_numpy()
     if not np.nansum(np.abs(radians)):
         name = recorded_title(atlas.attrs["model"])
@@ -113,11 +113,12 @@ def frequency_arrays(atlas: "Atlas") -> FrequencyArrays:
     for layer, described in enumerate(atlas.anatomy.layers):
         if not isinstance(described.position, Rotary):
             continue
-        rotated = channels[layer, :, : 2 * count]
+        rotated = channels[layer, :, described.position.channels]
         halves = rotated.reshape(heads, 2, count) if described.position.layout == "half" else None
         share[layer] = halves.sum(1) if halves is not None else rotated.reshape(heads, count, 2).sum(-1)
-        still[layer] = channels[layer, :, 2 * count :].sum(-1)
-        still_width[layer] = width - 2 * count
+        own = channels[layer, :, : described.head_width]
+        still[layer] = np.delete(own, described.position.channels, axis=-1).sum(-1)
+        still_width[layer] = described.head_width - 2 * count
     square = attention["logit_square"].to_numpy()[..., None]
     change = rotary["change"].to_numpy() / np.where(square > 0, square, np.nan)  # NaN where all logits are 0
     turns = radians[:, None] * atlas.settings["length"] / (2 * np.pi)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from armillary.errors import ArmillaryError
 from armillary.observe.view import AttentionView, split_mask
-from armillary.observe.watch import Watch, masked, watch_method, watch_projection
+from armillary.observe.watch import Watch, masked, watch_method, watch_parts, watch_projection
 
 
 def read_gpt2_upcast(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
@@ -65,12 +65,34 @@ def read_falcon(module: Any, arguments: dict[str, Any], fused: Tensor) -> Attent
     return AttentionView(q, k, v, float(module.inv_norm_factor), causal=mask is None, **fields)
 
 
+def read_mpnet(module: Any, arguments: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) -> AttentionView:
+    fields = masked(arguments.get("attention_mask"), k.shape[2])
+    by_distance = arguments.get("position_bias")
+    if by_distance is not None:
+        fields["bias"] = by_distance if fields["bias"] is None else fields["bias"] + by_distance
+    return AttentionView(q, k, v, q.shape[-1] ** -0.5, **fields)
+
+
+def read_deberta(module: Any, arguments: dict[str, Any], q: Tensor, k: Tensor, v: Tensor) -> AttentionView:
+    if arguments.get("query_states") is not None:
+        raise ArmillaryError("the tap cannot follow DeBERTa's enhanced mask decoder, which gives queries of its own")
+    parts = 1 + len({"c2p", "p2c"} & set(module.pos_att_type))
+    bias = arguments.get("disentangled_attention_bias")
+    bias = bias.unflatten(0, (q.shape[0], q.shape[1])) if isinstance(bias, Tensor) else None
+    mask = arguments["attention_mask"].bool()
+    return AttentionView(q, k, v, (q.shape[-1] * parts) ** -0.5, mask=mask, bias=bias)
+
+
 WATCHES: dict[str, Watch] = {
     "gpt2": watch_method("_upcast_and_reordered_attn", read_gpt2_upcast, heads_first=False),
     "gpt_neo": watch_method("_attn", read_gpt_neo),
     "gptj": watch_method("_attn", read_scaled),
     "bloom": watch_projection("query_key_value", "dense", read_bloom),
     "mpt": watch_projection("Wqkv", "out_proj", read_mpt),
+    "mpnet": watch_parts(("q", "k", "v"), read_mpnet, output="o"),
+    "deberta-v2": watch_parts(
+        ("query_proj", "key_proj", "value_proj"), read_deberta, method="disentangled_attention_bias"
+    ),
     "falcon": watch_projection("query_key_value", "dense", read_falcon),
 }
 """By the name in an adapter's `watched_as`."""

@@ -18,7 +18,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.layout import Stack, entry, find_stack
-from armillary.anatomy.registry import adapter_for
+from armillary.anatomy.registry import adapter_of
 from armillary.anatomy.source import describe, transformer_of
 from armillary.errors import ArmillaryError
 from armillary.observe.bypassing import watch_for
@@ -32,18 +32,24 @@ class Tap:
     """`with Tap(model, on_attention): model(...)` calls on_attention with an AttentionView for every layer.
 
     on_residual(l, h), if given, receives the residual stream: l = 0 after the embeddings, ..., L after the last
-    block. The model is restored when the context ends, also after an exception. One tap per model at a time.
+    block. The model is restored when the context ends, also after an exception. One tap per model at a time. Of an
+    encoder-decoder the encoder is observed, or the part that is asked for: 'decoder' or 'cross'.
     """
 
     def __init__(
-        self, model: nn.Module, on_attention: OnAttention | None = None, on_residual: OnResidual | None = None
+        self,
+        model: nn.Module,
+        on_attention: OnAttention | None = None,
+        on_residual: OnResidual | None = None,
+        *,
+        part: str = "",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArmillaryError(
                 f"a tap needs a loaded model, not a {type(model).__name__}", advice="load it with arm.load"
             )
         self.model = model
-        self.anatomy: Anatomy = describe(model)
+        self.anatomy: Anatomy = describe(model, part=part)
         self._on_attention = on_attention
         self._on_residual = on_residual
         self._stack: Stack = find_stack(model, self.anatomy)
@@ -81,11 +87,12 @@ class Tap:
 
     def _put_hooks(self) -> None:
         inner = transformer_of(self.model)
-        roots = {id(m): m for m in (self.model, inner, getattr(inner, "base_model", inner), entry(inner))}
+        encoder = () if self.anatomy.part else (entry(inner),)
+        roots = {id(m): m for m in (self.model, inner, getattr(inner, "base_model", inner), *encoder)}
         for root in roots.values():
             self._hook(root.register_forward_pre_hook(self._forward_begins, with_kwargs=True))
             self._hook(root.register_forward_hook(self._forward_ends, always_call=True))
-        adapter = adapter_for(self.anatomy.family)
+        adapter = adapter_of(self.anatomy)
         watch = None if adapter is None else watch_for(adapter.watched_as)
         for module in self.model.modules():
             if self._stack.may_attend(module):
@@ -118,7 +125,7 @@ class Tap:
         self._forward.depth += 1
         arguments = _bound(module, args, kwargs)
         self.anatomy.check_length(_longest(arguments))
-        if "encoder_outputs" in arguments and arguments["encoder_outputs"] is not None:
+        if not self.anatomy.part and arguments.get("encoder_outputs") is not None:
             self._forward.stack_runs = False
         for name, masks in (("attention_mask", self._forward.masks), ("decoder_attention_mask", self._forward.masks)):
             mask = arguments.get(name)
@@ -136,6 +143,8 @@ class Tap:
         x = args[0] if args else kwargs.get("hidden_states")
         if self._owns(module) and isinstance(x, Tensor) and x.dim() == 3:
             self._forward.x[id(module)] = x.detach()
+            if isinstance(other := kwargs.get("key_value_states"), Tensor):
+                self._forward.keys_from[id(module)] = other.detach()
 
     def _observed(self, module: nn.Module, view: AttentionView) -> None:
         """Called when an attention module has run: pass the view on, with its layer and input."""
@@ -146,6 +155,7 @@ class Tap:
             return
         self._forward.seen = True
         x = self._forward.x.pop(id(module), None)
+        keys_from = self._forward.keys_from.pop(id(module), None)
         if self._on_attention is None:
             return
         self._on_attention(
@@ -161,6 +171,7 @@ class Tap:
                 module=self._stack.names[id(module)],
                 x=x,
                 valid=self._valid(module, view),
+                keys_from=keys_from,
             )
         )
 
@@ -168,6 +179,8 @@ class Tap:
         """The padding mask of this module's queries."""
         decodes = self._stack.is_decoder(module)
         mask = self._forward.masks.get("decoder_attention_mask" if decodes else "attention_mask")
+        if self.anatomy.part == "cross":
+            return mask if mask is not None and mask.shape[1] == view.queries else None
         if mask is None or mask.shape[1] != view.keys:
             return None
         return mask[:, view.keys - view.queries :].to(view.q.device)  # layers may be on several devices
@@ -238,6 +251,7 @@ class _Forward:
         self.stack_runs = True
         self.masks: dict[str, Tensor] = {}
         self.x: dict[int, Tensor] = {}
+        self.keys_from: dict[int, Tensor] = {}
         self.calls: dict[int, int] = {}
         self.blocks = 0
         self._splits: dict[tuple[int, int], tuple[Tensor, tuple[Tensor, Tensor | None]]] = {}

@@ -23,6 +23,8 @@ class SampleCheck:
     output_error: float | None
     logit_error: float | None
     passed: bool
+    constituent_error: float | None = None
+    share_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,24 @@ class Record:
 
 
 def check_all(names: Iterable[str] | None = None, progress: Progress | None = None) -> Record:
-    """Verify the sample model of every family and variant, now."""
+    """Verify the sample model of every family and variant that this version of transformers has, now."""
     # for start-up: models need torch and transformers
-    from armillary.anatomy.samples import SAMPLES, sample_model
+    from armillary.anatomy.other_samples import part_of
+    from armillary.anatomy.samples import SAMPLES, has_family, sample_model
     from armillary.observe.verification import verify
 
     checks = {}
-    for name in (progress or Progress()).each(list(names or SAMPLES), "families"):
-        result = verify(sample_model(name))
-        checks[name] = SampleCheck(result.identical, result.worst("output"), result.worst("logits"), result.passed)
+    available = [name for name in names or SAMPLES if has_family(name)]
+    for name in (progress or Progress()).each(available, "families"):
+        result = verify(sample_model(name), part=part_of(name))
+        checks[name] = SampleCheck(
+            result.identical,
+            result.worst("output"),
+            result.worst("logits"),
+            result.passed,
+            result.worst("constituents"),
+            result.worst("shares"),
+        )
     return Record(versions(), checks)
 
 

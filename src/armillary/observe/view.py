@@ -18,7 +18,7 @@ class AttentionView:
     head a // group. The logit of key j for query i is scale * q_i.k_j + bias; a soft-cap is applied to scale * q.k
     before the bias is added. The softmax runs over the keys that `visible` allows, and the sink logit if there is
     one. x is the input of the layer's projections; `valid` is False for padding; tokens are the token ids of the keys,
-    if the caller of the model gives them.
+    if the caller of the model gives them. keys_from: what k and v are computed from, in cross-attention.
     """
 
     q: Float[Tensor, "batch head query e"]
@@ -37,6 +37,7 @@ class AttentionView:
     x: Float[Tensor, "batch query d"] | None = None
     valid: Bool[Tensor, "batch query"] | None = None
     tokens: Int[Tensor, "batch key"] | None = None
+    keys_from: Float[Tensor, "batch key d"] | None = None
 
     @property
     def heads(self) -> int:
@@ -92,6 +93,7 @@ class AttentionView:
             x=own(self.x),
             valid=own(self.valid),
             tokens=own(self.tokens),
+            keys_from=own(self.keys_from),
         )
 
     def products(self, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:

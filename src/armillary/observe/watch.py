@@ -95,6 +95,84 @@ def watch_projection(
     return watch
 
 
+def watch_parts(
+    names: tuple[str, str, str],
+    read: Callable[[Any, dict[str, Any], Tensor, Tensor, Tensor], AttentionView],
+    *,
+    output: str = "",
+    method: str = "",
+) -> Watch:
+    """Watch a module that computes attention inside its forward, by its arguments and its projections q, k and v.
+
+    output: the module's output projection, if it is inside; else the module returns what attention mixed. method: one
+    of the module's methods, whose result is given to `read` among the arguments, under the method's name.
+    """
+
+    def watch(module: nn.Module, report: Report) -> Undo:
+        signature = inspect.signature(module.forward)
+        seen: dict[str, Any] = {}
+
+        def begin(_: nn.Module, args: Any, kwargs: Any) -> None:
+            seen.clear()
+            seen["arguments"] = dict(signature.bind(*args, **kwargs).arguments)
+
+        def keep(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+            def first(_: nn.Module, args: Any, projected: Tensor) -> None:
+                seen.setdefault(name, projected)  # a later call may project positions
+
+            return first
+
+        def tell(mixed: Tensor) -> None:
+            parts = (seen[name].unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2) for name in names)
+            view = read(module, seen["arguments"], *parts)
+            seen.clear()
+            report(replace(view, output=mixed.unflatten(-1, (view.heads, -1))))
+
+        handles = [
+            module.register_forward_pre_hook(begin, with_kwargs=True),
+            *(module.get_submodule(name).register_forward_hook(keep(name)) for name in names),
+            module.get_submodule(output).register_forward_pre_hook(lambda _, args: tell(args[0]))
+            if output
+            else module.register_forward_hook(lambda _, args, computed: tell(computed[0])),
+        ]
+        restore = _keep_result(module, method, seen) if method else None
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+            if restore is not None:
+                restore()
+
+        return undo
+
+    return watch
+
+
+def _keep_result(module: nn.Module, method: str, seen: dict[str, Any]) -> Undo:
+    """Wrap a method of the module so that its result is kept among the arguments of the forward pass."""
+    stock, own = getattr(module, method), vars(module).get(method)
+
+    class Observed:
+        """The method, wrapped to keep its result."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            computed = seen["arguments"][method] = stock(*args, **kwargs)
+            return computed
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            """A copy of the module gets the plain method."""
+            copied = memo[id(module)]
+            return getattr(type(copied), method).__get__(copied)
+
+    def undo() -> None:
+        delattr(module, method)
+        if own is not None:  # the method had been replaced on this module before
+            setattr(module, method, own)
+
+    setattr(module, method, Observed())
+    return undo
+
+
 def _no_past(module: nn.Module, arguments: dict[str, Any], queries: int) -> None:
     cache = arguments.get("layer_past") or arguments.get("past_key_values")
     if cache is not None and cache.get_seq_length(module.layer_idx) > queries:

@@ -85,4 +85,6 @@ def fast_channels(anatomy: Anatomy, view: AttentionView) -> Int[Tensor, "channel
     ]
     half = rotary.width // 2
     pairs = [(f, f + half) if rotary.layout == "half" else (2 * f, 2 * f + 1) for f in turning]
-    return torch.tensor([channel for pair in pairs for channel in pair], dtype=torch.long, device=view.q.device)
+    return torch.tensor(
+        [rotary.start + channel for pair in pairs for channel in pair], dtype=torch.long, device=view.q.device
+    )

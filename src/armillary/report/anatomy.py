@@ -1,11 +1,12 @@
 """The section Anatomy: the model's attention in sentences, and a comparison of its kinds of layers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from armillary.anatomy.description import Alibi, Anatomy, Layer, Rotary
+from armillary.anatomy.description import Alibi, Anatomy, Disentangled, Layer, Rotary
 from armillary.lenses.kinds import LayerKind, kind_table, layer_kinds, shown_base, spans
 from armillary.report.page import Block, Grid, Words
 from armillary.report.sentences import known, listed, percent
@@ -37,7 +38,7 @@ def sentences_of(atlas: "Atlas") -> list[str]:
     kinds = layer_kinds(atlas)
     sentences += [_kind(kind, layers[kind.layers[0]], described) for kind in kinds]
     sentences += _windows(atlas, kinds)
-    return [*sentences, *_logits(layers), *_added(described)]
+    return [*sentences, *_logits(layers), *_added(described), *_skipped(described)]
 
 
 def _heads(layers: Sequence[Layer]) -> str:
@@ -63,6 +64,8 @@ def _kind(kind: LayerKind, layer: Layer, described: Anatomy) -> str:
 
 
 def _sight(kind: LayerKind, layer: Layer) -> str:
+    if layer.chunk is not None:
+        return f"all tokens before in its chunk of {layer.chunk}"
     if layer.causal is False:
         return "the whole text" if kind.window is None else f"{kind.window - 1} tokens to either side"
     return "all tokens before" if kind.window is None else f"the last {kind.window} tokens"
@@ -77,6 +80,8 @@ def _encoding(layer: Layer, described: Anatomy) -> str:
         part = "" if position.width == layer.head_width else f" on {position.width} of {layer.head_width} channels"
         scaled = "" if position.scaling == "default" else f" ({position.scaling})"
         return f"rotary encoding{part} with base {shown_base(position.base)}{scaled}"
+    if isinstance(position, Disentangled):
+        return "keys and queries of distances of their own"
     return "ALiBi" if isinstance(position, Alibi) else "a learned bias by distance"
 
 
@@ -113,7 +118,38 @@ def _logits(layers: Sequence[Layer]) -> list[str]:
     clips = sorted({layer.clip_qkv for layer in layers if layer.clip_qkv is not None})
     if clips:
         sentences.append(f"q, k and v are clipped at {listed([f'{clip:g}' for clip in clips])}.")
+    return sentences + _rarer(layers)
+
+
+def _rarer(layers: Sequence[Layer]) -> list[str]:
+    """What few families do."""
+    sentences = []
+    if any(layer.latent for layer in layers):
+        sentences.append(
+            "Keys and values come from a latent vector that all heads share (multi-head latent attention)."
+        )
+    if any(layer.gated for layer in layers):
+        sentences.append("A head's output is multiplied by a gate that depends on the token.")
+    if any(layer.value_norm is not None for layer in layers):
+        sentences.append("Values are normalized.")
+    growing = [layer for layer in layers if layer.growth is not None]
+    if growing and growing[0].growth is not None:
+        who = "all layers" if len(growing) == len(layers) else f"{len(growing)} layers"
+        sentences.append(f"Logits of {who} grow with the position, every {growing[0].growth.every:g} tokens.")
     return sentences
+
+
+def _skipped(described: Anatomy) -> list[str]:
+    """Which blocks have no attention, and which blocks the layers are."""
+    if not described.skipped:
+        return []
+    kinds = Counter(entry.partition(": ")[2] for entry in described.skipped)
+    what = listed([f"{count} have {kind.replace('_', ' ')}" for kind, count in kinds.items()])
+    blocks = listed([layer.block.rpartition(".")[2] for layer in described.layers])
+    return [
+        f"Of {len(described.layers) + len(described.skipped)} blocks {what} and no heads: they are left out. Layers 0 "
+        f"to {len(described.layers) - 1} are blocks {blocks}."
+    ]
 
 
 def _added(described: Anatomy) -> list[str]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from armillary.anatomy.description import Alibi, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.description import Alibi, Disentangled, GridRotary, LayerPosition, RelativeBias, Rotary
 from armillary.anatomy.naming import corpus_title, recorded_title
 from armillary.figures.head_map import LABEL_COLORS, measure_map
 from armillary.lenses import rotary as rotary_lens
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ENCODINGS: dict[type[LayerPosition], str] = {
     Alibi: "ALiBi",
+    GridRotary: "rotary encoding by row and column",
+    Disentangled: "keys and queries of distances",
     RelativeBias: "a relative bias",
     Rotary: "rotary encoding",
 }

@@ -127,6 +127,11 @@ class ScanBench:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.anatomy = describe(model)
+        if self.anatomy.positions != "tokens":
+            raise ArmillaryError(
+                f"{self.anatomy.family} models read {self.anatomy.positions}, not tokens: a scan reads text",
+                advice="look at their heads with armillary.probe.observed.observed_heads",
+            )
         self._further: FurtherPasses | None = None
         self._ids: Int[Tensor, "batch token"] | None = None
         self._begun = 0  # the first row of the batch that runs

@@ -97,7 +97,7 @@ def repeated_sequences(
     before = tokens[:1, :1] if several and len(set(tokens[:, 0])) == 1 else tokens[:1, :0]
     after = tokens[:1, -1:] if several and len(set(tokens[:, -1])) == 1 else tokens[:1, :0]
     room = tokens.shape[1] - before.shape[1] - after.shape[1]
-    windows = [layer.window // 2 for layer in anatomy.layers if layer.window is not None]
+    windows = [layer.reach // 2 for layer in anatomy.layers if layer.reach is not None]
     period = min(LONGEST_PERIOD, room // 2, *windows)
     if period - 1 <= NEAR:  # the induction target would be a nearby token
         return tokens[:0], 0, 0

@@ -13,7 +13,7 @@ from armillary.lenses import products, spectral
 from armillary.lenses.effective import effective_product
 from armillary.lenses.geometry import FREQUENCIES, head_geometry
 from armillary.streams.constituents import Means
-from armillary.streams.stream import Stream
+from armillary.streams.stream import Stream, stacked
 
 Against = Literal["random"]
 
@@ -75,8 +75,8 @@ def spectral_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
     """The heads' spectra of all layers: (layer, head), (layer, head, component), eigenvalues with (real, imaginary)."""
     dims = {2: ("layer", "head"), 3: ("layer", "head", "component"), 4: ("layer", "head", "component", "complex")}
     names = [name for name in layers[0] if "." not in name]
-    stacked = {name: torch.stack([layer[name] for layer in layers]).numpy() for name in names}
-    return {name: (dims[values.ndim], values) for name, values in stacked.items()}
+    whole = {name: stacked([layer[name] for layer in layers], ()).numpy() for name in names}
+    return {name: (dims[values.ndim], values) for name, values in whole.items()}
 
 
 def head_spectra(anatomy: Anatomy) -> Arrays:

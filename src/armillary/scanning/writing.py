@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from armillary.anatomy.description import Anatomy
 from armillary.anatomy.naming import title
 from armillary.atlas.atlas import FORMAT, FORMAT_VERSION, Atlas
 from armillary.atlas.manifest import write_manifest
 from armillary.atlas.tables import write_tables
 from armillary.lenses.tables import tables
 from armillary.streams.registry import declared
-from armillary.streams.stream import HasAxes
+from armillary.streams.stream import HasAxes, fitted
 from armillary.streams.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def write_atlas(
     in_memory: dict[str, xr.Dataset] = {}
 
     for group, members in _by_group({name: stream for name, stream in streams.items() if stream.states}).items():
-        written = _write_streams(part, group, members, len(anatomy.layers) + (group == "residual"))
+        written = _write_streams(part, group, members, len(anatomy.layers) + (group == "residual"), widest(anatomy))
         if written is not None and group not in WITH_SERIES:
             in_memory[group] = labeled(written)
     for group, arrays in from_weights.items():
@@ -97,7 +98,17 @@ def _by_group(streams: "dict[str, Stream]") -> "dict[str, dict[str, Stream]]":
     return groups
 
 
-def _write_streams(store: Path, group: str, streams: "dict[str, Stream]", layers: int) -> Arrays | None:
+def widest(anatomy: Anatomy) -> dict[str, int]:
+    """The largest sizes of the dimensions in which the layers of a model may differ."""
+    return {
+        "kv_head": max(layer.kv_heads for layer in anatomy.layers),
+        "channel": max(layer.head_width for layer in anatomy.layers),
+    }
+
+
+def _write_streams(
+    store: Path, group: str, streams: "dict[str, Stream]", layers: int, largest: dict[str, int]
+) -> Arrays | None:
     """Write the results of a group's streams under their declared names; return them, or None if any array is large.
 
     A layer's state is freed once its results are computed. Large arrays are written layer by layer.
@@ -111,7 +122,9 @@ def _write_streams(store: Path, group: str, streams: "dict[str, Stream]", layers
         for layer in sorted(stream.states):
             for result, tensor in stream.statistic.finish(stream.states.pop(layer)).items():
                 name = declared(stream_name).array(result)
-                dims, values = ("layer", *stream.statistic.dims[result]), tensor.cpu().numpy()
+                own = stream.statistic.dims[result]
+                sizes = tuple(max(n, largest.get(dim, n)) for dim, n in zip(own, tensor.shape, strict=True))
+                dims, values = ("layer", *own), fitted(tensor.cpu(), own, sizes).numpy()
                 shape = (layers, *values.shape)
                 if values.nbytes * layers >= LARGE and values.ndim > 1:
                     if name not in large:

@@ -84,7 +84,7 @@ class ChunkNorms:
         begin = np.maximum(block.begin + block.keys.start, self.skip)
         end = np.maximum(block.end + block.keys.start, begin)
         backward = (np.diff(begin) < 0).any() or (np.diff(end) < 0).any()
-        if block.mask.shape[2] or backward or view.queries != view.keys:
+        if block.mask.shape[2] or backward or view.queries != view.keys or view.v.shape[-1] < rotary.channels.stop:
             return None
         q, k, v = (single(part).contiguous().numpy() for part in (view.q, view.k, view.v))
         angle = np.arange(view.queries)[:, None] * np.array(plain.frequencies)
@@ -92,9 +92,13 @@ class ChunkNorms:
         sums = np.zeros((heads, len(loops.NAMES) + 1, count))
         keys, values = np.zeros((kv_heads, count)), np.zeros((kv_heads, count))
         cosines, rows = np.zeros((heads, 2)), np.zeros(heads)
-        given = (q, k, v, np.cos(angle), np.sin(angle), rotary.layout == "interleaved", self.skip, begin, end)
+        given = (q, k, v, np.cos(angle), np.sin(angle))
+        layout = (rotary.start, rotary.layout == "interleaved")
         into = (view.scale, sums, keys, values, cosines, rows)
-        in_spans(lambda first, last: loops.add_key_heads((first, last), *given, *into), kv_heads)
+        in_spans(
+            lambda first, last: loops.add_key_heads((first, last), *given, layout, self.skip, begin, end, *into),
+            kv_heads,
+        )
         tokens = q.shape[0] * (view.queries - self.skip)
         arrays = {
             "tokens": np.array(float(tokens)),
@@ -230,7 +234,7 @@ def _grouped(keys: Float[Tensor, "batch kv_head ..."], queries: Float[Tensor, "b
 
 def pairs(rotary: Rotary, vectors: Float[Tensor, "*dims e"]) -> Float[Tensor, "*dims frequency 2"]:
     """The rotated channels as pairs, one for each frequency."""
-    rotated = vectors[..., : rotary.width]
+    rotated = vectors[..., rotary.channels]
     frequencies = len(rotary.frequencies)
     if rotary.layout == "interleaved":
         return rotated.reshape(*rotated.shape[:-1], frequencies, 2)

@@ -20,15 +20,16 @@ NAMES = (
 
 
 @compiled
-def read(vector, interleaved, chunk):
-    """The pairs of channels that each frequency rotates."""
+def read(vector, layout, chunk):
+    """The pairs of channels that each frequency rotates; layout: the first of them, and whether pairs are neighbors."""
+    start, interleaved = layout
     count = chunk.shape[1]
     first, second = chunk[0], chunk[1]
     if interleaved:
         for f in range(count):
-            first[f], second[f] = f8(vector[2 * f]), f8(vector[2 * f + 1])
+            first[f], second[f] = f8(vector[start + 2 * f]), f8(vector[start + 2 * f + 1])
     else:
-        left, right = vector[:count], vector[count : 2 * count]
+        left, right = vector[start : start + count], vector[start + count : start + 2 * count]
         for f in range(len(left)):
             first[f], second[f] = f8(left[f]), f8(right[f])
 
@@ -114,18 +115,18 @@ def add_change(rotated, frozen, number, scale, first, second, other, change):
 
 
 @compiled
-def add_key_head(g, b, q, k, v, cos, sin, interleaved, skip, begin, end, scale, sums, keys, values, cosines, rows):
+def add_key_head(g, b, q, k, v, cos, sin, layout, skip, begin, end, scale, sums, keys, values, cosines, rows):
     """Add one text of key head g and the heads that read it."""
     group, tokens, count = q.shape[1] // k.shape[1], k.shape[2], cos.shape[1]
     rotated, frozen = np.empty((tokens, 2, count)), np.empty((tokens, 2, count))
     chunk, turned = np.empty((2, count)), np.empty((2, count))
     first, second = np.zeros((4, count)), np.zeros((10, count))
     for t in range(tokens):
-        read(k[b, g, t], interleaved, rotated[t])
+        read(k[b, g, t], layout, rotated[t])
         back(rotated[t], cos[t], sin[t], frozen[t])
         if t >= skip:
             add_norm(rotated[t], keys[g])
-            read(v[b, g, t], interleaved, chunk)
+            read(v[b, g, t], layout, chunk)
             add_norm(chunk, values[g])
     seen_from, seen_to = begin[0], begin[0]
     for t in range(skip, tokens):
@@ -138,7 +139,7 @@ def add_key_head(g, b, q, k, v, cos, sin, interleaved, skip, begin, end, scale, 
         number = max(end[t - skip] - begin[t - skip], 0)
         for h in range(g * group, (g + 1) * group):
             of_head = sums[h]
-            read(q[b, h, t], interleaved, chunk)
+            read(q[b, h, t], layout, chunk)
             back(chunk, cos[t], sin[t], turned)
             add_norm(chunk, of_head[Q_NORM])
             add_alignment(chunk, rotated[t], scale, of_head[SELF], of_head[SELF_BOUND])
@@ -153,7 +154,7 @@ def add_key_head(g, b, q, k, v, cos, sin, interleaved, skip, begin, end, scale, 
 
 
 @compiled
-def add_key_heads(heads, q, k, v, cos, sin, interleaved, skip, begin, end, scale, sums, keys, values, cosines, rows):
+def add_key_heads(heads, q, k, v, cos, sin, layout, skip, begin, end, scale, sums, keys, values, cosines, rows):
     """Add all texts of key heads heads[0] to heads[1]: q, k, v are (text, head, token, channel).
 
     begin, end: the kept keys that each kept row of a text sees; neither decreases. sums: (head, NAMES and one more,
@@ -163,5 +164,5 @@ def add_key_heads(heads, q, k, v, cos, sin, interleaved, skip, begin, end, scale
         for b in range(q.shape[0]):
             at = min(b, len(begin) - 1)
             add_key_head(
-                g, b, q, k, v, cos, sin, interleaved, skip, begin[at], end[at], scale, sums, keys, values, cosines, rows
+                g, b, q, k, v, cos, sin, layout, skip, begin[at], end[at], scale, sums, keys, values, cosines, rows
             )  # fmt: skip

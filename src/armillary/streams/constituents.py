@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from armillary.anatomy.description import Anatomy
+from armillary.anatomy.description import Anatomy, Disentangled
 from armillary.errors import ArmillaryError
 from armillary.observe.precision import single, wide
-from armillary.observe.rebuild import norm_factors, parts_of_queries_and_keys, queries_and_keys
+from armillary.observe.rebuild import DistanceParts, norm_factors, parts_of_queries_and_keys, queries_and_keys
 from armillary.observe.view import AttentionView, exact_arithmetic, grouped_products, row_centered
 from armillary.streams.by_place import to_cells
 from armillary.streams.declaration import Context, Declaration, Option, Pass, Reads
@@ -19,6 +19,8 @@ from armillary.streams.stream import State
 PARTS = ("mean", "pos", "cvec")
 TERMS = (*(f"{a}_{b}" for a in PARTS for b in PARTS), "bias")
 """What the query contributes, then what the key contributes; and the position bias (ALiBi, T5)."""
+
+POS_CVEC, CVEC_POS = TERMS.index("pos_cvec"), TERMS.index("cvec_pos")
 
 BLOCK = 8_000_000
 """Rows are taken so that a block of logits has about this many numbers."""
@@ -101,7 +103,13 @@ class ConstituentShares:
         logits = view.logits(rows)
         b = row_centered(logits, kept)
         products = parts.products(b, rows)
-        if view.bias is not None:
+        if parts.distances is not None:
+            distances = parts.distances
+            for term, own in ((CVEC_POS, distances.of_query), (POS_CVEC, distances.of_key)):
+                products[term] += (b * own[:, :, rows]).sum((0, 2, 3), dtype=torch.float64)
+            bias = distances.without_content[:, :, rows]
+            products = torch.cat([products, (b * bias).sum((0, 2, 3), dtype=torch.float64)[None]])
+        elif view.bias is not None:
             bias = view.bias if view.bias.shape[-2] == 1 else view.bias[..., rows, :]
             products = torch.cat([products, (b * bias).sum((0, 2, 3), dtype=torch.float64)[None]])
         else:
@@ -145,17 +153,19 @@ class ObservedParts:
         positions = torch.arange(view.queries, device=x.device)
         given = means.of_layer(view.layer, x)
         self.factors: tuple[Tensor, Tensor] | None = None
-        if norm is None:
+        if norm is None and not layer.latent:
             self._q, self._k = parts_of_queries_and_keys(layer, weights, given, positions)
         else:  # the token's own norm divides every part, so content is projected too
             content = x - given[0] - given[1]
             self._q, self._k = parts_of_queries_and_keys(layer, weights, (*given, content), positions)
             self._q, self._k = self._q[:2], self._k[:2]
-            self.factors = norm_factors(norm, weights, x)
+            self.factors = None if norm is None else norm_factors(norm, weights, x)
         scaled = (layer.scale or view.scale) / view.scale  # some models scale q before the attention function sees it
         self._q = [*(q * scaled for q in self._q), single(view.q)]
         self._k = [*self._k, single(view.k)]
         self._scale = view.scale
+        apart = isinstance(layer.position, Disentangled)
+        self.distances = DistanceParts(layer, weights, self._q, self._k) if apart else None
 
     def products(self, b: Float[Tensor, "batch head row key"], rows: slice) -> Float[Tensor, "9 head"]:
         """sum(b * term) for the nine terms: mean-mean, mean-pos, mean-cvec, pos-mean, ..., cvec-cvec."""
@@ -187,20 +197,30 @@ class LogitParts:
         self._q, self._k = parts_of_queries_and_keys(layer, weights, parts, positions)
         self._scale = layer.scale or 1.0
         self._view = view
+        self._distances: DistanceParts | None = None
+        if isinstance(layer.position, Disentangled):
+            q, k = ([part[0], part[1], part[0] + part[1] + part[2]] for part in (self._q, self._k))
+            self._distances = DistanceParts(layer, weights, q, k)
 
     def terms(self, rows: slice) -> list[Float[Tensor, "batch head row key"]]:
         """mean-mean, mean-pos, mean-cvec, pos-mean, ..., cvec-cvec, bias."""
-        return self._terms([q[:, :, rows] for q in self._q], self._k, self._view, rows)
+        return self._terms([q[:, :, rows] for q in self._q], self._k, self._view, rows, slice(None))
 
     def of_head(self, head: int) -> list[Float[Tensor, "batch 1 query key"]]:
         """The ten terms of one head, in the same order, for all rows."""
         key_head = head // (self._q[0].shape[1] // self._k[0].shape[1])
         queries = [q[:, head : head + 1] for q in self._q]
         keys = [k[:, key_head : key_head + 1] for k in self._k]
-        return self._terms(queries, keys, self._view.of_head(head), slice(None))
+        return self._terms(queries, keys, self._view.of_head(head), slice(None), slice(head, head + 1))
 
-    def _terms(self, queries: list[Tensor], keys: list[Tensor], view: AttentionView, rows: slice) -> list[Tensor]:
+    def _terms(
+        self, queries: list[Tensor], keys: list[Tensor], view: AttentionView, rows: slice, heads: slice
+    ) -> list[Tensor]:
         products = [grouped_products(q, k) * self._scale for q in queries for k in keys]
+        if self._distances is not None:
+            products[CVEC_POS] = products[CVEC_POS] + self._distances.of_query[:, heads, rows]
+            products[POS_CVEC] = products[POS_CVEC] + self._distances.of_key[:, heads, rows]
+            return [*products, self._distances.without_content[:, heads, rows].expand(products[0].shape)]
         if view.bias is None:
             return [*products, torch.zeros_like(products[0])]
         bias = view.bias if view.bias.shape[-2] == 1 else view.bias[..., rows, :]

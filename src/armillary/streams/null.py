@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from armillary.anatomy.description import Anatomy
+from armillary.anatomy.description import Anatomy, Disentangled
 from armillary.anatomy.weights import LayerWeights
 from armillary.observe.precision import single
-from armillary.observe.rebuild import queries_and_keys
+from armillary.observe.rebuild import distance_terms, queries_and_keys
 from armillary.observe.view import AttentionView
 from armillary.streams.declaration import Context, Declaration, Pass, Reads
 from armillary.streams.patterns import PATTERNS, TEXT, Masses, repeat_masses
@@ -41,8 +41,13 @@ class OfRandomHeads:
         x, positions = single(view.x), torch.arange(view.queries, device=view.x.device)
         for draw in range(self.draws):
             generator = torch.Generator().manual_seed((self.seed * 1_000_003 + view.layer) * 1_009 + draw)
-            q, k = queries_and_keys(layer, random_weights(trained, generator), x, positions)
-            yield replace(view, q=q, k=k, output=None)
+            weights = random_weights(trained, generator)
+            q, k = queries_and_keys(layer, weights, x, positions)
+            bias = view.bias
+            if isinstance(layer.position, Disentangled):  # what random heads make of the distances
+                by_query, by_key = distance_terms(layer, weights, q, k, positions)
+                bias = by_query + by_key
+            yield replace(view, q=q, k=k, bias=bias, output=None)
 
     def combine(self, a: State, b: State) -> State:
         combined: State = {}

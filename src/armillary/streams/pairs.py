@@ -121,8 +121,9 @@ def _moments(q: Float[Tensor, "head n e"], k: Float[Tensor, "kv_head n e"], scal
 
 
 def _pair_moments(context: Context) -> PairMoments | None:
-    """None for families without an adapter, whose q and k cannot be rotated back."""
-    if context.anatomy.missing:
+    """None for families without an adapter, whose q and k cannot be rotated back, and where heads differ in width."""
+    shapes = {(layer.head_width, layer.kv_heads) for layer in context.anatomy.layers}
+    if context.anatomy.missing or len(shapes) > 1:
         return None
     return PairMoments((0, *context.lags), context.rotary, context.skip, context.length)
 

@@ -39,6 +39,28 @@ class HasAxes(Protocol):
         """The labels, to be written with the results."""
 
 
+def stacked(rows: list[Tensor], dims: tuple[str, ...]) -> Tensor:
+    """The layers' results as one tensor, also where layers differ in their sizes (see `fitted`)."""
+    shape = tuple(max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True))
+    return torch.stack([fitted(row, dims, shape) for row in rows])
+
+
+def fitted(row: Tensor, dims: tuple[str, ...], shape: tuple[int, ...]) -> Tensor:
+    """A layer's result in the shape that it has in the widest layer.
+
+    A layer with fewer key heads repeats each of them, so that head a reads key head a // group in every layer; narrower
+    heads are filled up with NaN.
+    """
+    if tuple(row.shape) == shape:
+        return row
+    for axis, (dim, size) in enumerate(zip(dims, shape, strict=False)):
+        if dim == "kv_head" and size % row.shape[axis] == 0:
+            row = row.repeat_interleave(size // row.shape[axis], axis)
+    whole = row.new_full(shape, torch.nan)
+    whole[tuple(slice(size) for size in row.shape)] = row
+    return whole
+
+
 class Stream:
     """A statistic of every layer, accumulated batch by batch."""
 
@@ -77,7 +99,7 @@ class Stream:
         first = next(iter(results.values()))
         missing = {name: torch.full_like(tensor, torch.nan) for name, tensor in first.items()}
         rows = [results.get(layer, missing) for layer in range(count)]
-        return {name: torch.stack([row[name] for row in rows]) for name in first}
+        return {name: stacked([row[name] for row in rows], self.statistic.dims.get(name, ())) for name in first}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The states as named tensors, for writing to a file."""

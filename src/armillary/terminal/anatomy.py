@@ -5,7 +5,17 @@ from dataclasses import replace
 from rich.markup import escape
 from rich.table import Table
 
-from armillary.anatomy.description import Alibi, Anatomy, Layer, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.description import (
+    Alibi,
+    Anatomy,
+    Disentangled,
+    GridRotary,
+    Layer,
+    LayerPosition,
+    RelativeBias,
+    Rotary,
+)
+from armillary.anatomy.other_samples import part_of
 from armillary.anatomy.samples import sample_config
 from armillary.anatomy.source import describe
 from armillary.observe.verification import Verification
@@ -27,13 +37,15 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
         facts.append(f"{anatomy.norm} norm {anatomy.norm_place} attention")
     out.print(" · ".join(fact for fact in facts if fact), soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("layers", "heads", "key heads", "head width", "sees", "position in attention", "logits"):
+    numbered = ("layers", "blocks") if anatomy.skipped else ("layers",)
+    for column in (*numbered, "heads", "key heads", "head width", "sees", "position in attention", "logits"):
         table.add_column(column, overflow="fold")
     for first, last in runs(anatomy.layers):
         layer = anatomy.layers[first]
         span = str(first) if first == last else f"{first}-{last}"
         table.add_row(
             span,
+            *([block_numbers(anatomy.layers[first : last + 1])] if anatomy.skipped else []),
             str(layer.heads),
             str(layer.kv_heads),
             str(layer.head_width),
@@ -42,6 +54,9 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
             logits(layer),
         )
     out.print(table)
+    if anatomy.skipped:
+        names = ", ".join(f"{block} ({kind})" for block, kind in (entry.split(": ") for entry in anatomy.skipped))
+        out.print(f"left out, since they have no attention heads: {escape(names)}", soft_wrap=True)
     for note in [*notes, *([anatomy.missing] if anatomy.missing else [])]:
         out.print(escape(note), soft_wrap=True)
 
@@ -58,6 +73,11 @@ def runs(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
     return spans
 
 
+def block_numbers(layers: tuple[Layer, ...]) -> str:
+    """The numbers of these layers' blocks: '3, 7, 11'."""
+    return ", ".join(layer.block.rpartition(".")[2] for layer in layers)
+
+
 def positions_of(anatomy: Anatomy) -> str:
     limit = f" (up to {anatomy.max_positions})" if anatomy.max_positions else ""
     if anatomy.positions_added == "none":
@@ -66,7 +86,11 @@ def positions_of(anatomy: Anatomy) -> str:
 
 
 def sees(layer: Layer) -> str:
+    if layer.crosses:
+        return "the encoder's positions"
     direction = {True: "the past", False: "both sides", None: "unknown"}[layer.causal]
+    if layer.chunk is not None:
+        return f"{direction}, in chunks of {layer.chunk}"
     return direction if layer.window is None else f"{direction}, window {layer.window}"
 
 
@@ -80,6 +104,10 @@ def position(layer: Layer) -> str:
         return f"ALiBi, slopes {max(kind.slopes):.3g} to {min(kind.slopes):.3g}"
     if isinstance(kind, RelativeBias):
         return f"learned bias, {kind.buckets} buckets up to {kind.max_distance}"
+    if isinstance(kind, GridRotary):
+        return f"rotary by row and column in a grid of {kind.grid[0]} x {kind.grid[1]} patches"
+    if isinstance(kind, Disentangled):
+        return f"keys and queries of distances ({', '.join(kind.terms) or 'no terms'}), {2 * kind.span} of them"
     return "unknown" if layer.scale is None else "none"
 
 
@@ -95,6 +123,14 @@ def logits(layer: Layer) -> str:
         parts.append("a sink per head")
     if layer.clip_qkv is not None:
         parts.append(f"q, k, v clipped at {layer.clip_qkv:g}")
+    if layer.latent:
+        parts.append("k and v from a latent vector")
+    if layer.growth is not None:
+        parts.append(f"growing every {layer.growth.every:g} positions")
+    if layer.gated:
+        parts.append("outputs gated")
+    if layer.value_norm is not None:
+        parts.append("v normalized")
     return ", ".join(parts)
 
 
@@ -103,6 +139,8 @@ CHECKS = {
     "logits": "logits rebuilt from the weights against the observed ones",
     "values": "values rebuilt from the weights against the observed ones",
     "projected": "heads through W_o against the output projection",
+    "constituents": "terms of mean, position and content, summed, against the observed logits",
+    "shares": "how far the shares of these terms are from adding to 1",
 }
 
 
@@ -136,7 +174,7 @@ def print_doctor(record: Record) -> None:
     for column in ("family", "position", "outputs same", "attention x v", "rebuilt logits", ""):
         table.add_column(column, no_wrap=column == "family")
     for name, check in record.samples.items():
-        anatomy = describe(sample_config(name))
+        anatomy = describe(sample_config(name), part=part_of(name))
         kind = type(anatomy.layers[-1].position).__name__.lower() if anatomy.layers[-1].position else ""
         added = "" if anatomy.positions_added == "none" else anatomy.positions_added
         error = (f"{e:.0e}" if e is not None else "-" for e in (check.output_error, check.logit_error))

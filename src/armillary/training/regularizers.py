@@ -157,6 +157,11 @@ class _StoredHeads:
 
 
 def _stored_heads(adapter: Adapter, layer: Layer, d: int, block: nn.Module) -> _StoredHeads:
+    if layer.latent:
+        raise ArmillaryError(
+            f"W_q and W_k of {adapter.family} models are products of stored matrices (multi-head latent attention), "
+            "which LocAteR does not regularize"
+        )
     shape = (d, layer.head_width, layer.heads, layer.kv_heads)
 
     def read(name: str) -> Tensor | None:

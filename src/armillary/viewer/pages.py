@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from armillary.anatomy.description import Alibi, LayerPosition, RelativeBias, Rotary
+from armillary.anatomy.description import Alibi, Disentangled, LayerPosition, RelativeBias, Rotary
 from armillary.anatomy.naming import corpus_title, recorded_title
 from armillary.atlas.columns import definition, is_measure
 from armillary.atlas.compare import compare
@@ -63,7 +63,7 @@ class Pages:
                 "head_width": [layer.head_width for layer in anatomy.layers],
                 "rotary": any(isinstance(position, Rotary) for position in encodings),
                 "bases": _bases(encodings),
-                "biased": any(isinstance(position, Alibi | RelativeBias) for position in encodings),
+                "biased": any(isinstance(position, Alibi | RelativeBias | Disentangled) for position in encodings),
                 "measures": measures(self.heads),
                 "table": columns(self.heads),
                 "other": None if self.other is None else self._other(),

@@ -64,20 +64,8 @@ ADAPTERS.append(MISTRAL)
 SLIDING_BY_TYPE = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
 QWEN2 = replace(LLAMA, family="qwen2", window=window_by_type, understands=SLIDING_BY_TYPE)
 ADAPTERS.append(QWEN2)
-ADAPTERS.append(
-    replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
-)
-
-ADAPTERS.append(
-    replace(
-        LLAMA,
-        family="olmo2",
-        norm_place=lambda config: "after",
-        qk_norm=lambda config: QKNorm("rms", "all", config.rms_norm_eps),
-        q_norm="self_attn.q_norm",
-        k_norm="self_attn.k_norm",
-    )
-)
+QWEN3 = replace(QWEN2, family="qwen3", qk_norm=rms_per_head, q_norm="self_attn.q_norm", k_norm="self_attn.k_norm")
+ADAPTERS.append(QWEN3)
 
 GEMMA = replace(
     LLAMA,
@@ -98,19 +86,18 @@ GEMMA2 = replace(
     | {"query_pre_attn_scalar", "attn_logit_softcapping", "sliding_window_size"},
 )
 ADAPTERS.append(GEMMA2)
-ADAPTERS.append(
-    replace(
-        GEMMA2,
-        family="gemma3_text",
-        causal=lambda config: not config.use_bidirectional_attention,
-        softcap=lambda config, layer: None,  # in the configuration, but the model's code never applies it
-        qk_norm=lambda config: QKNorm("rms", "head", config.rms_norm_eps, offset=1.0),
-        q_norm="self_attn.q_norm",
-        k_norm="self_attn.k_norm",
-        understands=GEMMA2.understands | {"_sliding_window_pattern", "sliding_window_pattern", "rope_local_base_freq"},
-        allowed={"attn_logit_softcapping": (None,)},
-    )
+GEMMA3 = replace(
+    GEMMA2,
+    family="gemma3_text",
+    causal=lambda config: not config.use_bidirectional_attention,
+    softcap=lambda config, layer: None,  # in the configuration, but the model's code never applies it
+    qk_norm=lambda config: QKNorm("rms", "head", config.rms_norm_eps, offset=1.0),
+    q_norm="self_attn.q_norm",
+    k_norm="self_attn.k_norm",
+    understands=GEMMA2.understands | {"_sliding_window_pattern", "sliding_window_pattern", "rope_local_base_freq"},
+    allowed={"attn_logit_softcapping": (None,)},
 )
+ADAPTERS.append(GEMMA3)
 
 ADAPTERS.append(
     replace(
