@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from armillary.anatomy.description import PairLayout, Rotary, geometric
+from armillary.anatomy.versions import PROPORTIONAL, installed
 from armillary.errors import ArmillaryError
 
 # Imports inside functions: transformers takes seconds to import, and most encodings are read without it.
@@ -59,8 +60,12 @@ def _scaled(config: Any, kind: str, layer_type: str | None) -> tuple[tuple[float
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     if kind not in ROPE_INIT_FUNCTIONS:
+        newer = f"install transformers>={PROPORTIONAL}" if kind == "proportional" else ""
         raise ArmillaryError(
-            f"the configuration has rope_type={kind!r}; known are default, {', '.join(sorted(ROPE_INIT_FUNCTIONS))}"
+            f"the configuration has rope_type={kind!r}; transformers {installed()} knows default, "
+            f"{', '.join(sorted(ROPE_INIT_FUNCTIONS))}",
+            advice=newer,
+            given=f"transformers {installed()}" if newer else kind,
         )
     typed = {"layer_type": layer_type} if layer_type else {}
     frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), **typed)

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from armillary.anatomy.modes import own_random_numbers
+from armillary.anatomy.versions import attention_options, refuse_missing_type, refuse_too_old
+from armillary.errors import ArmillaryError
 
 # Imports inside functions: transformers takes seconds to import.
 
@@ -143,9 +145,21 @@ def sample_config(name: str) -> Any:
     """The configuration of a sample: a family, or family/variant."""
     from transformers import AutoConfig
 
+    refuse_missing_type(name.split("/")[0])
     config = AutoConfig.for_model(name.split("/")[0], **{**SMALL, **SAMPLES[name]})
     config.use_cache = False
     return config
+
+
+def unavailable(name: str) -> str:
+    """Why the installed transformers cannot run this sample with a tap; empty if it can."""
+    try:
+        config = sample_config(name)
+        config._attn_implementation = attention_options(config).get("attn_implementation", "sdpa")
+        refuse_too_old(config)
+    except ArmillaryError as error:
+        return error.problem
+    return ""
 
 
 @own_random_numbers()
@@ -155,7 +169,7 @@ def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> A
 
     config = sample_config(name)
     torch.manual_seed(seed)
-    options = {} if attention is None else {"attn_implementation": attention}
+    options = attention_options(config) if attention is None else {"attn_implementation": attention}
     if name == "t5":
         model = transformers.T5EncoderModel._from_config(config, **options)
     else:

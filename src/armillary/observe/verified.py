@@ -34,13 +34,14 @@ class Record:
 
 
 def check_all(names: Iterable[str] | None = None, progress: Progress | None = None) -> Record:
-    """Verify the sample model of every family and variant, now."""
+    """Verify the sample model of every family and variant that the installed transformers can run, now."""
     # for start-up: models need torch and transformers
-    from armillary.anatomy.samples import SAMPLES, sample_model
+    from armillary.anatomy.samples import SAMPLES, sample_model, unavailable
     from armillary.observe.verification import verify
 
     checks = {}
-    for name in (progress or Progress()).each(list(names or SAMPLES), "families"):
+    available = [name for name in names or SAMPLES if not unavailable(name)]
+    for name in (progress or Progress()).each(available, "families"):
         result = verify(sample_model(name))
         checks[name] = SampleCheck(result.identical, result.worst("output"), result.worst("logits"), result.passed)
     return Record(versions(), checks)
