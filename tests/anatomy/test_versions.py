@@ -91,9 +91,8 @@ def test_bars_are_off_inside_and_back_afterward() -> None:
     """By the hook that transformers has since 5.4, or by the switch that it had before."""
 
     def shown() -> bool:
-        bar = logging.tqdm(total=1)
-        bar.close()
-        return isinstance(bar, logging.tqdm_lib.tqdm) and not bar.disable
+        with logging.tqdm(total=1) as bar:
+            return isinstance(bar, logging.tqdm_lib.tqdm) and not bar.disable
 
     assert shown()
     with quiet(always=True):
