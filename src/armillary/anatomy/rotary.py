@@ -32,6 +32,8 @@ def rotary_from(
     if parameters is None:
         return None
     kind, base = parameters.get("rope_type", "default"), float(parameters["rope_theta"])
+    if not isinstance(kind, str):
+        raise ArmillaryError(f"the configuration's rope_type is a {type(kind).__name__}, not a name")
     if not math.isfinite(base) or base <= 0:
         raise ArmillaryError(f"the configuration has rope_theta={base!r}: the rotary base must be above 0")
     fraction = parameters.get("partial_rotary_factor", 1.0)
