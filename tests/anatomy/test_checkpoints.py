@@ -430,15 +430,15 @@ class TestQuiet:
     def test_the_users_settings_are_restored(self, folder: Path) -> None:
         from transformers.utils import logging
 
-        before, hook = logging.get_verbosity(), logging.set_tqdm_hook(None)
+        before = logging.get_verbosity()
         try:
             logging.set_verbosity_warning()
             arm.load(folder)
             assert logging.get_verbosity() == logging.WARNING
-            assert logging.set_tqdm_hook(None) is None
+            with logging.tqdm(total=1) as bar:
+                assert not getattr(bar, "disable", True)
         finally:
             logging.set_verbosity(before)
-            logging.set_tqdm_hook(hook)
 
 
 class TestSmallThings:

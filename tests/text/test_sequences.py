@@ -1,9 +1,12 @@
 """Sequences from text: no token lost, no documents mixed, a clear error for every mistake."""
 
+import gc
 import hashlib
 import json
+import time
 from os import mkfifo
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -93,6 +96,47 @@ class TestCutting:
         assert not np.array_equal(one.tokens, other.tokens)
         assert set(one.tokens.ravel()) <= set(range(29))
         assert one.sha256 == same.sha256 != other.sha256
+
+
+class Bytes:
+    """A tokenizer whose tokens are the bytes of a text: it costs nothing beside the cutting."""
+
+    bos_token_id = cls_token_id = None
+    eos_token_id = 1
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": list(text.encode())}
+
+
+class TestLinear:
+    """Four times as many sequences take four times the processor time, not sixteen times."""
+
+    @staticmethod
+    def seconds(corpus: Path, count: int, by_document: bool) -> float:
+        options: dict[str, Any] = dict(tokenizer=Bytes(), length=16, vocabulary=256, by_document=by_document)
+        gc.collect()
+        gc.disable()  # else how often the collector visits the other tests' objects would decide
+        try:
+            before = time.process_time()
+            found = sequences(corpus, sequences=count, **options)
+            taken = time.process_time() - before
+        finally:
+            gc.enable()
+        assert found.tokens.shape == (count, 16)
+        return taken
+
+    @pytest.mark.parametrize("by_document", [False, True])
+    @pytest.mark.parametrize("documents", ["one", "many"])
+    def test_a_hundred_thousand_sequences(self, documents: str, by_document: bool, tmp_path: Path) -> None:
+        times: dict[int, list[float]] = {25_000: [], 100_000: []}
+        for count in times:
+            texts = [words(8) + " "] * count if documents == "many" else [(words(8) + " ") * count]
+            lines = (json.dumps({"text": text}) + "\n" for text in texts)
+            (tmp_path / f"{count}.jsonl").write_text("".join(lines))
+        for _ in range(3):
+            for count, taken in times.items():
+                taken.append(self.seconds(tmp_path / f"{count}.jsonl", count, by_document))
+        assert median(times[100_000]) < 6 * median(times[25_000]), times
 
 
 class TestSources:

@@ -16,6 +16,7 @@ from armillary.anatomy.registry import adapter_for
 from armillary.anatomy.rotary_buffers import apply
 from armillary.anatomy.source import describe, load_config_of, of_files
 from armillary.anatomy.tokenizer_flags import honor_config, honor_gguf
+from armillary.anatomy.versions import attention_options
 from armillary.anatomy.weights import bad
 from armillary.anatomy.whole import in_one_line, loader_of, refuse_incomplete
 from armillary.errors import ArmillaryError
@@ -61,7 +62,8 @@ def load(
         source, options = packed.parent, {**options, "gguf_file": packed.name}
     elif "gguf_file" not in options:
         options = {"config": config, **options}
-    model, info = _loaded(source, config, {"trust_remote_code": trust_remote_code, "dtype": dtype, **options})
+    options = {"trust_remote_code": trust_remote_code, "dtype": dtype, **attention_options(config), **options}
+    model, info = _loaded(source, config, options)
     refuse_incomplete(source, model, info)
     model.eval()
     if getattr(config, "armillary_rotary", None):

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from armillary.anatomy.description import PairLayout, Rotary, geometric
+from armillary.anatomy.versions import PROPORTIONAL, installed
 from armillary.errors import ArmillaryError
 
 # Imports inside functions: transformers takes seconds to import, and most encodings are read without it.
@@ -31,6 +32,8 @@ def rotary_from(
     if parameters is None:
         return None
     kind, base = parameters.get("rope_type", "default"), float(parameters["rope_theta"])
+    if not isinstance(kind, str):
+        raise ArmillaryError(f"the configuration's rope_type is a {type(kind).__name__}, not a name")
     if not math.isfinite(base) or base <= 0:
         raise ArmillaryError(f"the configuration has rope_theta={base!r}: the rotary base must be above 0")
     fraction = parameters.get("partial_rotary_factor", 1.0)
@@ -59,8 +62,12 @@ def _scaled(config: Any, kind: str, layer_type: str | None) -> tuple[tuple[float
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     if kind not in ROPE_INIT_FUNCTIONS:
+        newer = f"install transformers>={PROPORTIONAL}" if kind == "proportional" else ""
         raise ArmillaryError(
-            f"the configuration has rope_type={kind!r}; known are default, {', '.join(sorted(ROPE_INIT_FUNCTIONS))}"
+            f"the configuration has rope_type={kind!r}; transformers {installed()} knows default, "
+            f"{', '.join(sorted(ROPE_INIT_FUNCTIONS))}",
+            advice=newer,
+            given=f"transformers {installed()}" if newer else kind,
         )
     typed = {"layer_type": layer_type} if layer_type else {}
     frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), **typed)

@@ -10,6 +10,8 @@ from armillary.anatomy.other_samples import OTHER
 from armillary.anatomy.sample_sizes import GPT_NAMES, GROUPED, LATENT, LINEAR, ROUTED, SLIDING
 from armillary.anatomy.sample_sizes import SMALL as SMALL
 from armillary.anatomy.similar_samples import SIMILAR, WHOLE
+from armillary.anatomy.versions import attention_options, refuse_missing_type, refuse_too_old
+from armillary.errors import ArmillaryError
 
 # Imports inside functions: transformers takes seconds to import.
 
@@ -195,20 +197,14 @@ SAMPLES: Mapping[str, Mapping[str, Any]] = {
 """All samples. The similar ones differ from a distinct one in names and settings, which verification checks."""
 
 
-def has_family(name: str) -> bool:
-    """Whether the installed transformers has the family of that sample."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    family, _, variant = name.partition("/")
-    return family in CONFIG_MAPPING_NAMES and (variant not in WHOLE.get(family, {}) or variant in CONFIG_MAPPING_NAMES)
-
-
 def sample_config(name: str) -> Any:
     """The configuration of a sample: a family, or family/variant."""
     from transformers import AutoConfig
 
     family, _, variant = name.partition("/")
+    refuse_missing_type(family)
     if variant in WHOLE.get(family, {}):  # a model for several kinds of input, of which the family is the text part
+        refuse_missing_type(variant)
         outer = WHOLE[family][variant]
         text = {**SMALL, **SAMPLES[family], "model_type": family}
         config = AutoConfig.for_model(variant, text_config=text, **outer)
@@ -218,6 +214,17 @@ def sample_config(name: str) -> Any:
     return config
 
 
+def unavailable(name: str) -> str:
+    """Why the installed transformers cannot run this sample with a tap; empty if it can."""
+    try:
+        config = sample_config(name)
+        config._attn_implementation = attention_options(config).get("attn_implementation", "sdpa")
+        refuse_too_old(config)
+    except ArmillaryError as error:
+        return error.problem
+    return ""
+
+
 @own_random_numbers()
 def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> Any:
     """A random model of that sample; biases and gains are random too, so that no term of the logits is zero."""
@@ -225,7 +232,7 @@ def sample_model(name: str, *, attention: str | None = None, seed: int = 0) -> A
 
     config = sample_config(name)
     torch.manual_seed(seed)
-    options = {} if attention is None else {"attn_implementation": attention}
+    options = attention_options(config) if attention is None else {"attn_implementation": attention}
     if name == "t5":
         model = transformers.T5EncoderModel._from_config(config, **options)
     elif name in OTHER:

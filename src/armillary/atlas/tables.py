@@ -31,11 +31,13 @@ def write_tables(store: Path, tables: dict[str, pd.DataFrame]) -> None:
         group = root.create_group(f"tables/{name}", attributes=attributes)
         values = table[numbers].astype(np.float64).to_numpy()
         # one plain chunk, even if all values are NaN: atlas.py reads it without Zarr
-        group.create_array(
+        array = group.create_array(  # a group takes `data` since Zarr 3.1 only, so values are assigned
             "values",
-            data=values,
+            shape=values.shape,
+            dtype=values.dtype,
             chunks=tuple(max(1, n) for n in values.shape),
             compressors=codecs(compressed=False),
             dimension_names=["row", "column"],
             config={"write_empty_chunks": True},
         )
+        array[...] = values

@@ -25,12 +25,26 @@ def quiet(always: bool = False) -> Iterator[None]:
         yield
         return
     logging.set_verbosity(max(before, logging.ERROR))
-    hook = logging.set_tqdm_hook(_no_bar)
+    restore_bars = _without_bars(logging)
     try:
         yield
     finally:
         logging.set_verbosity(before)
-        logging.set_tqdm_hook(hook)
+        restore_bars()
+
+
+def _without_bars(logging: Any) -> Callable[[], None]:
+    """Stop transformers' own bars, and return what brings them back.
+
+    The hook exists since transformers 5.4. Before, there is a switch; `disable_progress_bar` would turn off download
+    bars with it, so the switch is set itself.
+    """
+    if hasattr(logging, "set_tqdm_hook"):
+        hook = logging.set_tqdm_hook(_no_bar)
+        return lambda: logging.set_tqdm_hook(hook)
+    active = logging._tqdm_active
+    logging._tqdm_active = False
+    return lambda: setattr(logging, "_tqdm_active", active)
 
 
 def _no_bar(factory: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:

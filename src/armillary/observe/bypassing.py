@@ -14,7 +14,11 @@ from armillary.observe.watch import Watch, masked, watch_method, watch_parts, wa
 
 
 def read_gpt2_upcast(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:
-    return AttentionView(q, k, v, float(module.scaling), **masked(mask, k.shape[2]))
+    scale = getattr(module, "scaling", None)
+    if scale is None:  # before transformers 5.4
+        scale = module.head_dim**-0.5 if module.scale_attn_weights else 1.0
+        scale = scale / (module.layer_idx + 1) if module.scale_attn_by_inverse_layer_idx else scale
+    return AttentionView(q, k, v, float(scale), **masked(mask, k.shape[2]))
 
 
 def read_gpt_neo(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> AttentionView:

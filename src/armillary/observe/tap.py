@@ -20,6 +20,7 @@ from armillary.anatomy.description import Anatomy
 from armillary.anatomy.layout import Stack, entry, find_stack
 from armillary.anatomy.registry import adapter_of
 from armillary.anatomy.source import describe, transformer_of
+from armillary.anatomy.versions import refuse_too_old
 from armillary.errors import ArmillaryError
 from armillary.observe.bypassing import watch_for
 from armillary.observe.view import AttentionView, split_mask
@@ -50,6 +51,8 @@ class Tap:
             )
         self.model = model
         self.anatomy: Anatomy = describe(model, part=part)
+        if hasattr(model, "config"):
+            refuse_too_old(model.config)
         self._on_attention = on_attention
         self._on_residual = on_residual
         self._stack: Stack = find_stack(model, self.anatomy)

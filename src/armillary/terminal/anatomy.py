@@ -16,7 +16,7 @@ from armillary.anatomy.description import (
     Rotary,
 )
 from armillary.anatomy.other_samples import part_of
-from armillary.anatomy.samples import sample_config
+from armillary.anatomy.samples import SAMPLES, sample_config, unavailable
 from armillary.anatomy.source import describe
 from armillary.observe.verification import Verification
 from armillary.observe.verified import Record, devices, versions
@@ -173,7 +173,10 @@ def print_doctor(record: Record) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("family", "position", "outputs same", "attention x v", "rebuilt logits", ""):
         table.add_column(column, no_wrap=column == "family")
+    missing = {name: why for name in SAMPLES if (why := unavailable(name))}
     for name, check in record.samples.items():
+        if name in missing:
+            continue
         anatomy = describe(sample_config(name), part=part_of(name))
         kind = type(anatomy.layers[-1].position).__name__.lower() if anatomy.layers[-1].position else ""
         added = "" if anatomy.positions_added == "none" else anatomy.positions_added
@@ -188,3 +191,5 @@ def print_doctor(record: Record) -> None:
         )
     out.print(table)
     out.print("Errors are the largest over layers, relative to the largest value, on small random models.")
+    for name, why in missing.items():
+        out.print(f"[yellow]{name}: {why}.[/yellow]", soft_wrap=True)

@@ -91,15 +91,15 @@ def read_sequences(
     if len(texts_cut) < sequences:
         why = _too_little(" + ".join(names), len(texts_cut), sequences, length, read, by_document, skipped)
         raise ArmillaryError(why)
-    document_names = list(dict.fromkeys(owners))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     tokens = np.array([[*before, *text, *after] for text in texts_cut], dtype=np.int64)
     _refuse_other_vocabulary(tokens, vocabulary)
-    document = np.array([document_names.index(owner) for owner in owners], dtype=np.int64)
+    document = np.array([numbers[owner] for owner in owners], dtype=np.int64)
     records = [source.record() for source in opened]
     return Sequences(
         tokens,
         document,
-        tuple(document_names),
+        tuple(numbers),
         by_document,
         (*skipped.notes(), *_unread(records, sequences)),
         tuple(records),
@@ -214,25 +214,25 @@ def _tokenized(texts: Iterator[Document], tokenizer: Any, skipped: Skipped) -> T
 
 
 def _packed(texts: Tokenized, room: int, sequences: int, separator: int | None) -> Cut:
+    """Sequences one after the other; every token is moved a fixed number of times, however many there are."""
     cuts: list[list[int]] = []
     owners: list[str] = []
-    pending: list[int] = []
-    pending_owners: list[tuple[int, str]] = []  # where in `pending` each document begins
-    read, previous = 0, None
+    rest: list[int] = []  # tokens that are not cut yet: fewer than `room` between two texts
+    read, previous, owner = 0, None, ""  # owner: the document that `rest` begins in
     for name, ids in texts:
-        if pending and separator is not None and name != previous:
-            ids = [separator, *ids]
-        pending_owners.append((len(pending), name))
-        pending += ids
+        if not rest:
+            owner = name
+        elif separator is not None and name != previous:
+            rest.append(separator)
+            read += 1
+        rest += ids
         read, previous = read + len(ids), name
-        while len(pending) >= room and len(cuts) < sequences:
-            owner = max((begin, owner) for begin, owner in pending_owners if begin <= 0)[1] if pending_owners else name
-            cuts.append(pending[:room])
-            owners.append(owner)
-            pending = pending[room:]
-            shifted = [(begin - room, owner) for begin, owner in pending_owners]
-            begun = [entry for entry in shifted if entry[0] <= 0]
-            pending_owners = begun[-1:] + [entry for entry in shifted if entry[0] > 0]
+        count = min(len(rest) // room, sequences - len(cuts))
+        if count:
+            cuts += [rest[i * room : (i + 1) * room] for i in range(count)]
+            owners += [owner, *[name] * (count - 1)]
+            owner = name
+            del rest[: count * room]
         if len(cuts) == sequences:
             break
     return cuts, owners, read
@@ -241,21 +241,25 @@ def _packed(texts: Tokenized, room: int, sequences: int, separator: int | None) 
 def _by_document(texts: Tokenized, room: int, sequences: int, separator: int | None) -> Cut:
     """Sequences from each document in turn; the pieces of one long document count as one document."""
     queues: dict[str, list[list[int]]] = {}
-    read = 0
+    read = giving = 0
     for name, ids in texts:
         read += len(ids)
         queue = queues.setdefault(name, [])
+        had = bool(queue)
         if len(queue) < sequences:
             queue += [ids[i : i + room] for i in range(0, len(ids) - room + 1, room)][: sequences - len(queue)]
-        if sum(1 for queue in queues.values() if queue) >= sequences:
+        giving += bool(queue) and not had
+        if giving >= sequences:
             break  # each of them gives one sequence: more text changes nothing
     cuts: list[list[int]] = []
     owners: list[str] = []
-    for turn in range(sequences):
-        for name, queue in queues.items():
-            if turn < len(queue) and len(cuts) < sequences:
-                cuts.append(queue[turn])
-                owners.append(name)
+    turn, left = 0, [(name, queue) for name, queue in queues.items() if queue]
+    while left and len(cuts) < sequences:
+        asked = left[: sequences - len(cuts)]
+        cuts += [queue[turn] for _, queue in asked]
+        owners += [name for name, _ in asked]
+        turn += 1
+        left = [(name, queue) for name, queue in left if turn < len(queue)]
     return cuts, owners, read
 
 

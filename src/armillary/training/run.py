@@ -25,6 +25,7 @@ from jaxtyping import Integer
 from armillary.anatomy.loading import load_tokenizer
 from armillary.anatomy.modes import own_random_numbers
 from armillary.anatomy.rotary_buffers import apply
+from armillary.anatomy.versions import PROPORTIONAL, below, installed
 from armillary.atlas.differences import differences
 from armillary.errors import ArmillaryError
 from armillary.files.atomic import make_folder, remove_leftovers, whole_folder, write_atomically, writing
@@ -224,7 +225,9 @@ def rotary_change(config: RunConfig) -> dict[str, Any] | None:
 
 
 def _proportional(config: RunConfig) -> bool:
-    """Whether transformers' 'proportional' has the right number of frequencies for p-RoPE (its floor can lose one)."""
+    """Whether transformers has 'proportional', with the right number of frequencies for p-RoPE (it can lose one)."""
+    if below(installed(), PROPORTIONAL):
+        return False
     shape = config.model
     width = shape.width // shape.heads
     return int((shape.fraction or 0.0) * width // 2) == kept_count(shape.fraction or 0.0, width // 2)
