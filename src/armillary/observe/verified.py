@@ -33,15 +33,26 @@ class Record:
     samples: dict[str, SampleCheck]
 
 
-def check_all(names: Iterable[str] | None = None, progress: Progress | None = None) -> Record:
-    """Verify the sample model of every family and variant, now."""
+def check_all(
+    names: Iterable[str] | None = None,
+    progress: Progress | None = None,
+    device: str = "cpu",
+    dtype: str = "auto",
+    attn_implementation: str | None = None,
+) -> Record:
+    """Verify the sample model of every family and variant, now, on a device and in a precision (as they are made)."""
     # for start-up: models need torch and transformers
+    from armillary.anatomy.devices import pick_device, pick_dtype
     from armillary.anatomy.samples import SAMPLES, sample_model
     from armillary.observe.verification import verify
 
     checks = {}
     for name in (progress or Progress()).each(list(names or SAMPLES), "families"):
-        result = verify(sample_model(name))
+        model = sample_model(name)
+        if attn_implementation is not None:
+            model.set_attn_implementation(attn_implementation)
+        chosen = pick_dtype(dtype, device)
+        result = verify(model.to(device=pick_device(device), dtype=None if isinstance(chosen, str) else chosen))
         checks[name] = SampleCheck(result.identical, result.worst("output"), result.worst("logits"), result.passed)
     return Record(versions(), checks)
 

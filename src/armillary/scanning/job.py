@@ -3,7 +3,7 @@
 import inspect
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from armillary.anatomy.description import Anatomy
+from armillary.anatomy.devices import input_device
 from armillary.anatomy.identity import config_hash, fingerprint
 from armillary.anatomy.layout import entry, find_stack
-from armillary.anatomy.loading import load_on
+from armillary.anatomy.loading import load
 from armillary.anatomy.modes import evaluating
+from armillary.anatomy.options import ModelOptions
 from armillary.anatomy.registry import known_families
-from armillary.anatomy.source import describe
+from armillary.anatomy.source import describe, transformer_of
 from armillary.anatomy.weights import LayerWeights
 from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task, TaskFailed, run_task, sentence
 from armillary.engines.packing import Packed
@@ -48,17 +50,16 @@ class Facts:
     families: tuple[str, ...]
     readable: bool
     parameters: int
+    revision: str | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
 class ScanJob:
-    """The model to scan: a folder, a hub id, or a model loaded in this process."""
+    """The model to scan: a folder or a hub id with the options of `load`, or a model loaded in this process."""
 
     model: nn.Module | str | Path
-    device: str = "auto"
-    dtype: str = "auto"
-    trust_remote_code: bool = False
-    device_map: Any = None
+    options: ModelOptions = field(default_factory=lambda: ModelOptions())
 
     @property
     def here_only(self) -> bool:
@@ -67,16 +68,15 @@ class ScanJob:
     def open(self, number: int, workers: int) -> "ScanBench":
         if isinstance(self.model, nn.Module):
             return ScanBench(self.model)
-        return ScanBench(
-            load_on(
-                self.model,
-                device=own_device(self.device, number) if self.device_map is None else self.device,
-                dtype=self.dtype,
-                trust_remote_code=self.trust_remote_code,
-                device_map=self.device_map,
-                gpus=own_gpus(number, workers, torch.cuda.device_count()),
-            )
-        )
+        device = self.options.get("device", "auto")
+        if self.options.get("device_map") is None:
+            device = own_device(device, number)
+        gpus = own_gpus(number, workers, torch.cuda.device_count())
+        options: dict[str, Any] = {**self.options, "device": device}
+        bench = ScanBench(load(self.model, gpus=gpus, **options))
+        adapter = self.options.get("adapter")
+        bench.facts = replace(bench.facts, adapter=None if adapter is None else str(adapter))
+        return bench
 
     def differences(self, first: Facts, other: Facts) -> list[str]:
         unlike = [] if first.weights == other.weights else ["it has other weights"]
@@ -136,6 +136,7 @@ class ScanBench:
             families=known_families(),
             readable=self.anatomy._read_layer is not None,
             parameters=multiplied(model),
+            revision=getattr(transformer_of(model).config, "_commit_hash", None),
         )
 
     def share(self, data: bytes) -> None:
@@ -261,12 +262,6 @@ class ScanBench:
         except Exception:
             return True
         return False
-
-
-def input_device(model: nn.Module) -> torch.device:
-    """The device for token ids: that of the model's first weights."""
-    device = next(model.parameters()).device
-    return torch.device("cpu") if device.type == "meta" else device  # offloaded: accelerate moves what is passed
 
 
 def multiplied(model: nn.Module) -> int:
