@@ -1,10 +1,11 @@
 """What every kind of checkpoint offers: its tensors by name, read on demand, and their shapes without reading them."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 
+@runtime_checkable
 class Tensors(Protocol):
     """The tensors of a checkpoint, as numbers to compute with, by their names in transformers' checkpoints."""
 
