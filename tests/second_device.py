@@ -27,6 +27,7 @@ class OnSecond(Tensor):
     """A tensor of the second device; `inner` holds its numbers."""
 
     inner: Tensor
+    _is_param: bool
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "OnSecond":
@@ -39,6 +40,7 @@ class OnSecond(Tensor):
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
             device=torch.device(NAME, 0),
+            dispatch_sizes_strides_policy="sizes",  # asked for each time: squeeze_() changes the inner tensor's
         )
         made.inner = inner
         return made
@@ -54,6 +56,11 @@ class OnSecond(Tensor):
 
     def untyped_storage(self) -> Any:
         return self.inner.untyped_storage()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OnSecond":
+        copied = OnSecond(self.inner.detach().clone()).requires_grad_(self.requires_grad)
+        copied._is_param = getattr(self, "_is_param", False)
+        return memo.setdefault(id(self), copied)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.inner.detach().__reduce_ex__(protocol)
@@ -78,9 +85,15 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if operation in (_aten.copy_.default,):
         here = isinstance(args[0], OnSecond)
     inside = tree_map(lambda item: item.inner if isinstance(item, OnSecond) else item, (args, kwargs))
-    plain = {**inside[1], **({"device": "cpu"} if asked is not None else {}), **({"pin_memory": False} if kwargs.get("pin_memory") else {})}
+    plain = {
+        **inside[1],
+        **({"device": "cpu"} if asked is not None else {}),
+        **({"pin_memory": False} if kwargs.get("pin_memory") else {}),
+    }
     result = operation(*inside[0], **plain)
-    return _as_written(operation, args, kwargs, tree_map(lambda r: OnSecond(r) if here and type(r) is Tensor else r, result))
+    return _as_written(
+        operation, args, kwargs, tree_map(lambda r: OnSecond(r) if here and type(r) is Tensor else r, result)
+    )
 
 
 def _refuse_mixing(operation: Any, args: Any, tensors: list[Tensor]) -> None:
@@ -95,16 +108,15 @@ def _refuse_mixing(operation: Any, args: Any, tensors: list[Tensor]) -> None:
 
 def _as_written(operation: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
     """The result; where the operation wrote into an argument, that argument."""
-    given = {a.name: args[i] if i < len(args) else kwargs.get(a.name) for i, a in enumerate(operation._schema.arguments)}
+    given = {
+        a.name: args[i] if i < len(args) else kwargs.get(a.name) for i, a in enumerate(operation._schema.arguments)
+    }
     written: dict[frozenset[str], Any] = {
         frozenset(a.alias_info.before_set): given[a.name]
         for a in operation._schema.arguments
         if a.alias_info is not None and a.alias_info.is_write
     }
     returns = operation._schema.returns
-    for tensor in written.values():
-        if isinstance(tensor, OnSecond) and tensor.shape != tensor.inner.shape:
-            raise NotImplementedError(f"{operation} resized a tensor of the second device")
     if not written or not returns:
         return result
     one = len(returns) == 1
@@ -131,8 +143,8 @@ DIRECT = (
     *("empty.memory_format", "empty_strided", "copy_", "_copy_from", "_to_copy", "_local_scalar_dense"),
     *("arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace", "randperm", "randperm.generator"),
 )
-"""Operations that a fallback does not reach: torch calls the first ones with dispatch to Python off (torch.tensor, lists
-as indices), and resizes an empty tensor in the others."""
+"""Operations that a fallback does not reach: torch calls the first ones with dispatch to Python off (torch.tensor,
+lists as indices), and resizes an empty tensor in the others."""
 
 
 _libraries: list[Any] = []

@@ -23,6 +23,16 @@ def commit_of(folder: Path) -> str | None:
     return folder.name if folder.parent.name == "snapshots" else None
 
 
+def cached_commit(source: str | Path, revision: str | None) -> str | None:
+    """The commit of a hub id that was just loaded; None for files on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if not is_hub_id(source):
+        return None
+    config = try_to_load_from_cache(str(source), "config.json", revision=revision)
+    return commit_of(Path(config).parent) if isinstance(config, str) else revision
+
+
 def fetched(source: str | Path, *, revision: str | None = None) -> Path:
     """The folder of a model's configuration and safetensors: itself, or of a hub id the snapshot in the cache.
 

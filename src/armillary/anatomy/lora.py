@@ -168,7 +168,7 @@ def _changes(settings: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, 
     parts: dict[str, dict[str, Tensor]] = {}
     embeddings: set[str] = set()
     for name, tensor in tensors.items():
-        plain = name.removeprefix(PREFIX)
+        plain = name.removeprefix(PREFIX).replace(".base_layer.", ".")
         end = next((end for end in PARTS if plain.endswith(f".{end}")), None)
         if end is None and "lora_" in plain:
             raise ArmillaryError(f"the adapter has a tensor {name}, which is not a part of LoRA as it is read here")

@@ -75,6 +75,8 @@ class QuantizedTensors:
         try:
             weight = self._format.decode({part: tensor for part, tensor in stored.items() if tensor is not None})
             return weight.T if self._transposed else weight
+        except ArmillaryError as error:
+            raise ArmillaryError(f"{name} of {self._checkpoint.folder} cannot be decoded: {error}") from error
         except (RuntimeError, IndexError, ValueError, KeyError) as error:
             raise ArmillaryError(
                 f"{name} of {self._checkpoint.folder} cannot be decoded as {self._format.name}: its parts do not fit "
@@ -137,9 +139,14 @@ MXFP4 = Format(
     "",
     "_blocks",
     {"blocks": "_blocks", "scales": "_scales"},
-    lambda parts: (*parts["blocks"].shape[:-2], parts["blocks"].shape[-2] * 32),
-    lambda parts: codes.mxfp4(parts["blocks"], parts["scales"]),
+    lambda parts: _experts((*parts["blocks"].shape[:-2], parts["blocks"].shape[-2] * 32)),
+    lambda parts: codes.mxfp4(parts["blocks"], parts["scales"]).transpose(-1, -2),
 )
+
+
+def _experts(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """(..., out, in) as transformers keeps experts: (..., in, out)."""
+    return (*shape[:-2], shape[-1], shape[-2])
 
 
 def _four_bit(kind: str) -> Format:
@@ -170,8 +177,15 @@ def _scaled(name: str, scale: str, block: tuple[int, int] | None) -> Format:
         scale,
         {"weight": "weight", "scale": scale, **others},
         lambda parts: tuple(parts["weight"].shape),
-        lambda parts: codes.scaled(parts["weight"], parts["scale"], block),
+        lambda parts: codes.scaled(_numbers(parts["weight"]), parts["scale"], block),
     )
+
+
+def _numbers(weight: Tensor) -> Tensor:
+    """Eight-bit numbers; raises on bytes that may hold two four-bit ones."""
+    if weight.dtype == torch.uint8 or weight.dtype.itemsize > 1:
+        raise ArmillaryError(f"a scaled weight is stored as {weight.dtype}", advice="FP8 and int8 are decoded here")
+    return weight
 
 
 def _packed(method: str, settings: dict[str, Any]) -> Format:

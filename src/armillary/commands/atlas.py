@@ -14,6 +14,7 @@ from armillary.commands.options import (
     Folder,
     OneLayer,
     OtherModel,
+    Rows,
     Sort,
     output_file,
     print_json,
@@ -86,9 +87,7 @@ def compare(
     folders: Annotated[
         list[Path], typer.Argument(help="Two or more folders that `armillary scan` wrote.", metavar="A B ...")
     ],
-    rows: Annotated[
-        int, typer.Option("--rows", "--limit", help="How many of the largest changes to print.", min=1)
-    ] = 20,
+    rows: Rows = 20,
     as_json: AsJson = False,
 ) -> None:
     """Print layer means of every measure of two or more atlases; for two, also the heads and layers that changed."""

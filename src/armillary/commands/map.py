@@ -7,7 +7,7 @@ import typer
 
 from armillary.anatomy.options import ModelOptions
 from armillary.commands.heads import averaged_heads
-from armillary.commands.options import AsJson, Html, Model, one_of, print_json, read_text, say_if_too_long
+from armillary.commands.options import AsJson, Html, Model, Rows, one_of, print_json, read_text, say_if_too_long
 from armillary.commands.parameters import with_parameters
 
 # Imports inside functions: the program starts without what this command alone needs.
@@ -36,9 +36,7 @@ def map_attention(
             help="Only words in this piece of the text, or in characters START:END; can be given several times."
         ),
     ] = None,
-    rows: Annotated[
-        int, typer.Option("--rows", "--limit", help="Pairs to print per layer, the strongest first.", min=1)
-    ] = 8,
+    rows: Rows = 8,
     html: Html = None,
     as_json: AsJson = False,
     **options: Any,

@@ -33,6 +33,7 @@ Columns = Annotated[str | None, typer.Option(help="The columns to print, separat
 OneLayer = Annotated[int | None, typer.Option("--layer", help="Only this layer.")]
 NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to write; it must be new or empty.")]
 OtherModel = Annotated[str | None, typer.Option("--model", help="The model, if it is not where the scan found it.")]
+Rows = Annotated[int, typer.Option("--rows", "--limit", help="How many of the strongest or largest to print.", min=1)]
 OneHead = Annotated[str | None, typer.Option("--head", help="Only this head, as in L3H5 or 3.5.")]
 AllowNotFinite = Annotated[bool, typer.Option(help="Continue when weights are NaN or infinite.")]
 

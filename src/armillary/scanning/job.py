@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.devices import input_device
+from armillary.anatomy.hub import cached_commit
 from armillary.anatomy.identity import config_hash, fingerprint
 from armillary.anatomy.layout import entry, find_stack
 from armillary.anatomy.loading import load
 from armillary.anatomy.modes import evaluating
 from armillary.anatomy.options import ModelOptions
 from armillary.anatomy.registry import known_families
-from armillary.anatomy.source import describe, transformer_of
+from armillary.anatomy.source import describe
 from armillary.anatomy.weights import LayerWeights
 from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task, TaskFailed, run_task, sentence
 from armillary.engines.packing import Packed
@@ -74,8 +75,8 @@ class ScanJob:
         gpus = own_gpus(number, workers, torch.cuda.device_count())
         options: dict[str, Any] = {**self.options, "device": device}
         bench = ScanBench(load(self.model, gpus=gpus, **options))
-        adapter = self.options.get("adapter")
-        bench.facts = replace(bench.facts, adapter=None if adapter is None else str(adapter))
+        adapter, commit = self.options.get("adapter"), cached_commit(self.model, self.options.get("revision"))
+        bench.facts = replace(bench.facts, revision=commit, adapter=None if adapter is None else str(adapter))
         return bench
 
     def differences(self, first: Facts, other: Facts) -> list[str]:
@@ -136,7 +137,6 @@ class ScanBench:
             families=known_families(),
             readable=self.anatomy._read_layer is not None,
             parameters=multiplied(model),
-            revision=getattr(transformer_of(model).config, "_commit_hash", None),
         )
 
     def share(self, data: bytes) -> None:
