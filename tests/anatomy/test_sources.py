@@ -3,7 +3,6 @@
 import json
 import shutil
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,8 @@ def singular_values(source: Any, **options: Any) -> dict[str, np.ndarray]:
 def adapter_for(folder: Path, model: Any, rank: int = 2, **settings: Any) -> dict[str, torch.Tensor]:
     """Write a random LoRA of q and v of every layer; returns its changes by the name of the weight."""
     random = torch.Generator().manual_seed(5)
-    tensors, changes = {}, {}
+    tensors: dict[str, torch.Tensor] = {}
+    changes = {}
     for name, weight in model.state_dict().items():
         if name.endswith(("q_proj.weight", "v_proj.weight")):
             a, b = (
@@ -145,12 +145,10 @@ class TestReferences:
         theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
         assert torch.equal(codes.mxfp4(blocks, scales).transpose(1, 2), theirs)
 
-    @pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
     @pytest.mark.parametrize("kind", ["nf4", "fp4"])
     @pytest.mark.parametrize("nested", [False, True])
     def test_bitsandbytes(self, kind: str, nested: bool) -> None:
-        from bitsandbytes import functional
-
+        functional = pytest.importorskip("bitsandbytes.functional")
         # rows of whole blocks: on a CPU bitsandbytes 0.50 misreads others, by more than its own steps
         weight = torch.randn(48, 128, generator=torch.Generator().manual_seed(2))
         packed, state = functional.quantize_4bit(weight, quant_type=kind, compress_statistics=nested)
@@ -159,12 +157,10 @@ class TestReferences:
         theirs = functional.dequantize_4bit(packed, state)
         torch.testing.assert_close(codes.four_bit(ours), theirs, rtol=1e-6, atol=1e-7)
 
-    @pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
     @pytest.mark.parametrize("more", [{}, {"use_rslora": True}, {"use_dora": True}, {"bias": "all"}])
     @pytest.mark.parametrize("family", ["llama", "gpt2"])
     def test_peft(self, family: str, more: dict[str, Any], tmp_path: Path) -> None:
-        import peft
-
+        peft = pytest.importorskip("peft")
         model = sample_model(family)
         targets = ["q_proj", "down_proj"] if family == "llama" else ["c_attn", "c_proj"]
         config = peft.LoraConfig(
@@ -223,7 +219,7 @@ class TestRefusals:
 
     def test_adapters_that_cannot_be_merged(self, plain: Path, tmp_path: Path) -> None:
         adapter_for(tmp_path / "lora", sample_model("llama"))
-        with pytest.raises(arm.ArmillaryError, match="is an adapter, not a model: give the model .*someone/base"):
+        with pytest.raises(arm.ArmillaryError, match=r"is an adapter, not a model: give the model .*someone/base"):
             arm.describe(tmp_path / "lora")
         sample_model("gpt2").save_pretrained(tmp_path / "gpt2")
         with pytest.raises(arm.ArmillaryError, match="changes weights that this model does not have"):

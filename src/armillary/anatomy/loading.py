@@ -30,6 +30,9 @@ from armillary.machine.temporary import temporary_folder
 WhenNotFinite = Literal["refuse", "allow"]
 CONFIG_OPTIONS = ("revision", "subfolder", "gguf_file", "token", "cache_dir", "local_files_only")
 
+ARGUMENTS = ("dtype", "quantization_config", "attn_implementation")
+"""Arguments of from_pretrained that are also names in a configuration."""
+
 
 @keywords(ModelOptions)
 def load(source: str | Path, *, not_finite: WhenNotFinite = "refuse", gpus: range | None = None, **options: Any) -> Any:
@@ -101,6 +104,8 @@ def _in_place(source: str | Path, chosen: ModelOptions, options: dict[str, Any])
         config = load_config_of(source, trust_remote_code=trusted)
     else:
         config = load_config(source, trust_remote_code=trusted, **of_config)
+    for name in [name for name in options if name in config.to_dict() and name not in ARGUMENTS]:
+        setattr(config, name, options.pop(name))  # as from_pretrained does without a configuration
     place = Path(source) / str(options.get("subfolder") or "")
     if packed is not None or place.is_dir():
         of_files(config, packed or place)  # checks the headers before the weights are loaded
