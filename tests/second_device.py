@@ -26,14 +26,14 @@ _state = {"float64": True, "operations": 0}
 class OnSecond(Tensor):
     """A tensor of the second device; `inner` holds its numbers."""
 
-    inner: Tensor
+    inner: Tensor  # type: ignore[assignment]
     _is_param: bool
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "OnSecond":
         if inner.dtype in (torch.float64, torch.complex128) and not _state["float64"]:
             raise TypeError(f"the device {NAME!r} has no {inner.dtype}")
-        made: OnSecond = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: OnSecond = Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -57,7 +57,7 @@ class OnSecond(Tensor):
     def untyped_storage(self) -> Any:
         return self.inner.untyped_storage()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "OnSecond":
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied = OnSecond(self.inner.detach().clone()).requires_grad_(self.requires_grad)
         copied._is_param = getattr(self, "_is_param", False)
         return memo.setdefault(id(self), copied)
@@ -69,7 +69,7 @@ class OnSecond(Tensor):
         return f"OnSecond({self.inner!r})"
 
     @classmethod
-    def __torch_dispatch__(cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _computed(operation, args, kwargs or {})
 
 
@@ -80,6 +80,9 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     ours = [tensor for tensor in tensors if isinstance(tensor, OnSecond)]
     if ours and operation not in COPIES:
         _refuse_mixing(operation, args, tensors)
+    generator = kwargs.get("generator")
+    if ours and generator is not None and generator.device.type != NAME:
+        raise RuntimeError(f"{operation} on {NAME} was given a generator of the device {generator.device.type}")
     asked = kwargs.get("device")
     here = bool(ours) if asked is None else torch.device(asked).type == NAME
     if operation in (_aten.copy_.default,):
@@ -167,11 +170,15 @@ def second_device() -> str:
 @contextmanager
 def without_float64() -> Iterator[None]:
     """The second device as one that has no float64."""
+    from armillary.machine.float64 import WITHOUT
+
     _state["float64"] = False
+    WITHOUT.add(NAME)
     try:
         yield
     finally:
         _state["float64"] = True
+        WITHOUT.discard(NAME)
 
 
 def operations(run: Callable[[], Any]) -> int:

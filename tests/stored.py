@@ -30,7 +30,8 @@ Quantizer = Callable[[Tensor], tuple[Parts, float]]
 def write_quantized(model: Any, folder: Path, quantize: Quantizer, settings: dict[str, Any]) -> float:
     """The model with its layers' matrices quantized; returns the largest error of one number."""
     model.save_pretrained(folder)
-    stored, worst = {}, 0.0
+    stored: Parts = {}
+    worst = 0.0
     for name, weight in model.state_dict().items():
         if ".layers." in name and name.endswith("proj.weight"):
             parts, error = quantize(weight.float())

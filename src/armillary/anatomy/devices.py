@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from armillary.anatomy.whole import in_one_line
 from armillary.errors import ArmillaryError
+from armillary.machine.float64 import WITHOUT
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -34,8 +35,8 @@ def pick_dtype(dtype: str | torch.dtype, device: str) -> torch.dtype | str:
         return torch.float32 if device == "cpu" else "auto"
     if dtype not in DTYPES:
         raise ArmillaryError(f"there is no dtype {dtype!r}", advice=f"there are auto, {', '.join(DTYPES)}")
-    if dtype == "float64" and device.startswith("mps"):
-        raise ArmillaryError("the device mps has no float64", advice="give float32, or the device cpu")
+    if dtype == "float64" and device.partition(":")[0] in WITHOUT:
+        raise ArmillaryError(f"the device {device} has no float64", advice="give float32, or the device cpu")
     return DTYPES[dtype]
 
 
@@ -45,11 +46,10 @@ def input_device(model: nn.Module) -> torch.device:
     return torch.device("cpu") if device.type == "meta" else device  # offloaded: accelerate moves what is passed
 
 
-def exact(tensor: Tensor) -> Tensor:
-    """The tensor in float64, on its device, or on the CPU if its device has none (mps)."""
-    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
-
-
 def moved(model: Any, device: str) -> Any:
     """The model on this device; a quantized one is loaded there and stays."""
-    return model if getattr(model, "is_quantized", False) else model.to(device)
+    if getattr(model, "is_quantized", False):
+        return model
+    model = model.to(device)
+    model.tie_weights()  # a device may have copied a tied weight twice
+    return model

@@ -25,6 +25,7 @@ from armillary.anatomy.tensors import Tensors
 from armillary.anatomy.weights import LayerWeights
 from armillary.anatomy.whole import empty_model, refuse_partial, some
 from armillary.errors import ArmillaryError
+from armillary.machine.float64 import measurable
 from armillary.machine.limits import lifted
 
 
@@ -45,7 +46,7 @@ def describe(
     them). With `live` a loaded model's weights are differentiable with respect to its parameters (for regularizers).
     """
     if isinstance(source, nn.Module):
-        return _of_model(source, live)
+        return _of_model(source, live, own=live)
     if isinstance(source, str | Path):
         source = expanded(source) if adapter is None else fetched(source, revision=revision)
         config = load_config_of(source, trust_remote_code=trust_remote_code, revision=revision)
@@ -122,7 +123,12 @@ def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
     return replace(anatomy, layers=tuple(layers))
 
 
-def _of_model(model: nn.Module, live: bool) -> Anatomy:
+def describe_own(model: nn.Module) -> Anatomy:
+    """The anatomy of a loaded model with weights to write to: views of its parameters, on whatever device they are."""
+    return _of_model(model, live=False, own=True)
+
+
+def _of_model(model: nn.Module, live: bool, own: bool) -> Anatomy:
     config = transformer_of(model).config
     anatomy = _of_config(config)
     adapter = adapter_for(config.model_type)
@@ -137,7 +143,9 @@ def _of_model(model: nn.Module, live: bool) -> Anatomy:
             parameter = _computed(model, name)
         elif parameter.is_meta:
             parameter = offloaded(model, name, parameter)
-        return parameter if parameter is None or live else parameter.detach()
+        if parameter is None or live:
+            return parameter
+        return parameter.detach() if own else measurable(parameter.detach())
 
     return _readable(adapter, anatomy, root, read)
 

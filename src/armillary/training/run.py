@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Integer
 
-from armillary.anatomy.devices import pick_device, pick_dtype
+from armillary.anatomy.devices import moved, pick_device, pick_dtype
 from armillary.anatomy.loading import tokenizer_of
 from armillary.anatomy.modes import own_random_numbers
 from armillary.anatomy.options import ModelOptions, complete, refuse_idle
@@ -223,7 +223,7 @@ def _placed(model: Any, options: ModelOptions | None) -> Any:
         return model
     device = pick_device(options["device"])
     dtype = pick_dtype(options["dtype"], device)
-    return model.to(device=device, dtype=None if isinstance(dtype, str) else dtype)
+    return moved(model if isinstance(dtype, str) else model.to(dtype), device)
 
 
 def refuse_too_large(config: RunConfig, vocabulary: int) -> None:
