@@ -25,6 +25,7 @@ from armillary.anatomy.weights import LayerWeights
 from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task, TaskFailed, run_task, sentence
 from armillary.engines.packing import Packed
 from armillary.errors import ArmillaryError
+from armillary.observe.precision import measurable
 from armillary.observe.tap import Tap
 from armillary.observe.verified import versions
 from armillary.observe.view import AttentionView
@@ -229,7 +230,8 @@ class ScanBench:
         device = input_device(self.model)
         for start in range(0, len(rows), work.settings["batch"]):
             batch = rows[start : start + work.settings["batch"]]
-            self._ids = ids = torch.from_numpy(work.tokens[batch]).to(device)
+            ids = torch.from_numpy(work.tokens[batch]).to(device)
+            self._ids = measurable(ids)  # beside the tap's tensors
             try:
                 with torch.no_grad():
                     network(input_ids=ids, **options)
