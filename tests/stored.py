@@ -1,4 +1,4 @@
-"""Writes a small model as others store it: GGUF, and quantized formats, packed number by number by definition."""
+"""Writes a small model as others store it: GGUF, LoRA, and quantized formats, packed number by number by definition."""
 
 import itertools
 import json
@@ -133,6 +133,27 @@ FORMATS: dict[str, tuple[Quantizer, dict[str, Any]]] = {
     "GPTQ": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}),
     "AWQ": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}),
 }
+
+
+def write_adapter(folder: Path, model: Any, rank: int = 2, **settings: Any) -> dict[str, Tensor]:
+    """Write a random LoRA of q and v of every layer; returns its changes by the name of the weight."""
+    random = torch.Generator().manual_seed(5)
+    tensors: dict[str, Tensor] = {}
+    changes = {}
+    for name, weight in model.state_dict().items():
+        if name.endswith(("q_proj.weight", "v_proj.weight")):
+            a, b = (
+                torch.randn(rank, weight.shape[1], generator=random),
+                torch.randn(len(weight), rank, generator=random),
+            )
+            module = "base_model.model." + name.removesuffix("weight")
+            tensors |= {module + "lora_A.weight": a, module + "lora_B.weight": b}
+            changes[name] = 8 / rank * b @ a
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    about = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "base_model_name_or_path": "someone/base", **settings}
+    (folder / "adapter_config.json").write_text(json.dumps(about))
+    return changes
 
 
 def write_gguf(gguf: Any, model: Any, path: Path) -> None:

@@ -11,6 +11,7 @@ import armillary as arm
 from armillary.anatomy.samples import sample_model
 from hub import COMMIT, cached, commit_of, serving
 from program import several
+from stored import write_adapter
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_a_cached_model_while_offline(folders: dict[str, Path], tmp_path: Path) -> None:
     cached(tmp_path / "home", "someone/tiny", folders["one"])
-    done, told, missing = several(
+    write_adapter(tmp_path / "lora", sample_model("llama"))
+    cached(tmp_path / "home", "someone/lora", tmp_path / "lora")
+    done, adapted, told, missing = several(
         [
             ["weights", "someone/tiny", "-o", str(tmp_path / "atlas"), "--no-matrices"],
+            ["weights", "someone/tiny", "-o", str(tmp_path / "adapted"), "--no-matrices", "--adapter", "someone/lora"],
             ["inspect", "someone/tiny", "--weights", "--json"],
             ["weights", "someone/else", "-o", str(tmp_path / "none")],
         ],
@@ -42,6 +46,10 @@ def test_a_cached_model_while_offline(folders: dict[str, Path], tmp_path: Path) 
     np.testing.assert_array_equal(atlas.heads["qk_fro"], plain.heads["qk_fro"])
     assert atlas.attrs["model"]["name"] == "someone/tiny"
     assert atlas.attrs["model"]["revision"] == COMMIT
+    assert adapted.returncode == 0, adapted.stderr
+    merged = arm.weigh(folders["one"], matrices=False, adapter=tmp_path / "lora").heads["qk_fro"]
+    np.testing.assert_array_equal(arm.open_atlas(tmp_path / "adapted").heads["qk_fro"], merged)
+    assert (merged != plain.heads["qk_fro"]).all()
     assert json.loads(told.stdout)["notes"] == ["all weights are finite"]
     assert missing.returncode == 2
     assert "someone/else is neither a folder here nor a model with config.json" in missing.stderr

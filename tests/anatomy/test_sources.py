@@ -16,7 +16,7 @@ from armillary.anatomy import codes
 from armillary.anatomy.loading import load_for
 from armillary.anatomy.lora import LowRank
 from armillary.anatomy.samples import sample_model
-from stored import FORMATS, fp8, write_gguf, write_quantized
+from stored import FORMATS, fp8, write_adapter, write_gguf, write_quantized
 
 
 @cache
@@ -38,25 +38,8 @@ def singular_values(source: Any, **options: Any) -> dict[str, np.ndarray]:
     return {str(name): np.sqrt(group[name].to_numpy()) for name in group.data_vars}
 
 
-def adapter_for(folder: Path, model: Any, rank: int = 2, **settings: Any) -> dict[str, torch.Tensor]:
-    """Write a random LoRA of q and v of every layer; returns its changes by the name of the weight."""
-    random = torch.Generator().manual_seed(5)
-    tensors: dict[str, torch.Tensor] = {}
-    changes = {}
-    for name, weight in model.state_dict().items():
-        if name.endswith(("q_proj.weight", "v_proj.weight")):
-            a, b = (
-                torch.randn(rank, weight.shape[1], generator=random),
-                torch.randn(len(weight), rank, generator=random),
-            )
-            module = "base_model.model." + name.removesuffix("weight")
-            tensors |= {module + "lora_A.weight": a, module + "lora_B.weight": b}
-            changes[name] = 8 / rank * b @ a
-    folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    about = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "base_model_name_or_path": "someone/base", **settings}
-    (folder / "adapter_config.json").write_text(json.dumps(about))
-    return changes
+SIZES = {"q": 48 * 48, "o": 48 * 48, "k": 48 * 16, "v": 48 * 16}
+"""Numbers of a matrix of the small model; 48 * 64 in those of the MLP."""
 
 
 class TestTheSameModel:
@@ -69,7 +52,7 @@ class TestTheSameModel:
         packed = singular_values(tmp_path / "packed")
         assert set(packed) == set(exact()) == {"q", "k", "v", "o", "gate", "up", "down"}
         for name, values in exact().items():
-            numbers = np.prod(arm.describe(plain).weights(0).q[0].shape) * 6 if name in "qo" else 48 * 64
+            numbers = SIZES.get(name, 48 * 64)
             moved = np.abs(values - packed[name]).max()
             assert 0 < moved <= worst * np.sqrt(numbers)  # Weyl: at most the norm of the error
             assert moved < 0.1 * values.max()
@@ -100,7 +83,7 @@ class TestTheSameModel:
 
     def test_adapter_merged_as_the_merged_model(self, plain: Path, tmp_path: Path) -> None:
         model = sample_model("llama")
-        changes = adapter_for(tmp_path / "lora", model)
+        changes = write_adapter(tmp_path / "lora", model)
         model.load_state_dict({**model.state_dict(), **{n: model.state_dict()[n] + c for n, c in changes.items()}})
         model.save_pretrained(tmp_path / "merged")
         merged = singular_values(tmp_path / "merged")
@@ -111,7 +94,7 @@ class TestTheSameModel:
             np.testing.assert_allclose(loaded[name], values, rtol=1e-5, atol=1e-6)
 
     def test_the_change_alone_has_the_adapters_rank(self, plain: Path, tmp_path: Path) -> None:
-        changes = adapter_for(tmp_path / "lora", sample_model("llama"))
+        changes = write_adapter(tmp_path / "lora", sample_model("llama"))
         delta = singular_values(plain, adapter=tmp_path / "lora", delta=True)
         theirs = np.linalg.svd(changes["model.layers.1.self_attn.q_proj.weight"].double().numpy(), compute_uv=False)
         np.testing.assert_allclose(delta["q"][1][:2], theirs[:2], rtol=1e-5)
@@ -121,7 +104,7 @@ class TestTheSameModel:
     def test_an_adapter_of_a_quantized_model(self, plain: Path, tmp_path: Path) -> None:
         quantize, settings = FORMATS["bitsandbytes NF4"]
         write_quantized(sample_model("llama"), tmp_path / "packed", quantize, settings)
-        adapter_for(tmp_path / "lora", sample_model("llama"))
+        write_adapter(tmp_path / "lora", sample_model("llama"))
         ours, theirs = (singular_values(p, adapter=tmp_path / "lora")["q"] for p in (plain, tmp_path / "packed"))
         np.testing.assert_allclose(ours, theirs, atol=0.02 * ours.max())
         with pytest.raises(AssertionError):
@@ -218,13 +201,13 @@ class TestRefusals:
             arm.weigh(tmp_path / "m")
 
     def test_adapters_that_cannot_be_merged(self, plain: Path, tmp_path: Path) -> None:
-        adapter_for(tmp_path / "lora", sample_model("llama"))
+        write_adapter(tmp_path / "lora", sample_model("llama"))
         with pytest.raises(arm.ArmillaryError, match=r"is an adapter, not a model: give the model .*someone/base"):
             arm.describe(tmp_path / "lora")
         sample_model("gpt2").save_pretrained(tmp_path / "gpt2")
         with pytest.raises(arm.ArmillaryError, match="changes weights that this model does not have"):
             arm.weigh(tmp_path / "gpt2", adapter=tmp_path / "lora")
-        adapter_for(tmp_path / "other", sample_model("llama"), peft_type="IA3")
+        write_adapter(tmp_path / "other", sample_model("llama"), peft_type="IA3")
         with pytest.raises(arm.ArmillaryError, match="adapter of type 'IA3': only LORA"):
             arm.load(plain, adapter=tmp_path / "other")
         with pytest.raises(arm.ArmillaryError, match="there is no folder"):
@@ -233,7 +216,7 @@ class TestRefusals:
             arm.weigh(plain, delta=True)
 
     def test_an_atlas_remembers_its_adapter(self, plain: Path, tmp_path: Path) -> None:
-        adapter_for(tmp_path / "lora", sample_model("llama"))
+        write_adapter(tmp_path / "lora", sample_model("llama"))
         tokens = torch.randint(5, 90, (3, 12), generator=torch.Generator().manual_seed(0))
         atlas = arm.scan(plain, tokens, streams=("attention",), adapter=tmp_path / "lora")
         assert atlas.attrs["model"]["adapter"] == str(tmp_path / "lora")

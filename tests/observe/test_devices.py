@@ -92,9 +92,10 @@ def test_the_device_refuses_what_a_gpu_refuses() -> None:
     assert isinstance(there, OnSecond)
     assert (there + 1 + torch.tensor(2.0)).tolist() == [4, 4, 4]  # a number may come from anywhere
     assert there[torch.tensor([0, 2])].shape == (2,)  # and so may indices
-    for mixed in (lambda: there + here, lambda: here @ there, lambda: torch.cat([there, here])):
-        with pytest.raises(RuntimeError, match="two devices"):
-            mixed()
+    for operation in (torch.add, torch.dot, lambda a, b: torch.cat([a, b])):
+        for pair in ((there, here), (here, there)):
+            with pytest.raises(RuntimeError, match="two devices"):
+                operation(*pair)
     with pytest.raises(RuntimeError, match="generator of the device cpu"):
         torch.randn(3, device=second_device(), generator=torch.Generator())
     with pytest.raises(TypeError, match="numpy"):
