@@ -32,6 +32,21 @@ def run(*arguments: str | Path) -> Ran:
     return subprocess.CompletedProcess(argv, code, out.getvalue(), said.getvalue())
 
 
+def several(lines: list[list[str]], **environment: str) -> list[Ran]:
+    """Several command lines in one process of its own, with these environment variables."""
+    code = (
+        "import json, sys; from program import run\n"
+        "done = [run(*line) for line in json.loads(sys.argv[1])]\n"
+        "print(json.dumps([[d.args, d.returncode, d.stdout, d.stderr] for d in done]))"
+    )
+    tests = str(Path(__file__).parent)
+    path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, **environment, "PYTHONPATH": path}
+    ran = subprocess.run([sys.executable, "-c", code, json.dumps(lines)], capture_output=True, text=True, env=variables)
+    assert ran.returncode == 0, ran.stderr
+    return [Ran(*result) for result in json.loads(ran.stdout.splitlines()[-1])]
+
+
 def complaint(*arguments: str | Path, using: Callable[..., Ran] = run) -> str:
     """What the command says; it must be one sentence and exit code 2."""
     ran = using(*arguments)

@@ -71,36 +71,47 @@ def armillary(
         raise typer.Exit
 
 
-for command in (
-    scan.scan,
-    atlas.heads,
-    atlas.layers,
-    columns.columns,
-    atlas.show,
-    atlas.compare,
-    labels.labels,
-    labels.verify_heads,
-    report.report,
-    view.view,
-    merge.merge,
-    check.check,
-    weights.weights,
-    weights.gaussian,
-    weights.localization,
-    intervene.intervene,
-    map.map_attention,
-    rope.frequencies,
-    rope.rope,
-    train.train,
-    train.runs,
-    theory.theory,
-    model.inspect,
-    model.doctor,
-    convert.convert,
-    scan.demo,
-):
-    app.command(name={"map_attention": "map"}.get(command.__name__), cls=Command)(command)
-app.add_typer(experiment.experiment, name="experiment")
+PANELS = {
+    "Look at a model": (
+        scan.scan,
+        map.map_attention,
+        model.inspect,
+        weights.weights,
+        scan.demo,
+        merge.merge,
+        convert.convert,
+        model.doctor,
+    ),
+    "Look at an atlas": (
+        atlas.heads,
+        atlas.show,
+        view.view,
+        report.report,
+        atlas.layers,
+        labels.labels,
+        atlas.compare,
+        columns.columns,
+        labels.verify_heads,
+        rope.frequencies,
+        weights.gaussian,
+        weights.localization,
+        check.check,
+    ),
+    "Change and train": (
+        intervene.intervene,
+        rope.rope,
+        train.train,
+        train.runs,
+    ),
+    "The papers": (theory.theory,),
+}
+"""The commands by the panels of --help, those of every day first."""
+
+for panel, commands in PANELS.items():
+    for command in commands:
+        name = {"map_attention": "map"}.get(command.__name__)
+        app.command(name=name, cls=Command, rich_help_panel=panel)(command)
+app.add_typer(experiment.experiment, name="experiment", rich_help_panel="The papers")
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ from armillary.progress import Progress
 from armillary.scanning.spectra import layer_arrays
 from armillary.theory.random_matrix import spike_location, spike_strength, spike_threshold
 from conftest import inside_package, shared
+from stored import write_gguf
 
 
 @pytest.mark.parametrize("name", DISTINCT)
@@ -279,50 +280,6 @@ class TestFromFiles:
         atlas = arm.scan(sample_model("llama"), torch.randint(3, 99, (4, 12)))
         with pytest.raises(arm.ArmillaryError, match="`armillary weights` writes them"):
             _ = atlas.matrices
-
-
-def write_gguf(gguf: Any, model: Any, path: Path) -> None:
-    """The model as llama.cpp's converter would write it: its own names, rotary pairs side by side."""
-    path.parent.mkdir()
-    config = model.config
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_vocab_size(config.vocab_size)
-    parts = {
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-    }
-    for name, value in model.state_dict().items():
-        array = value.float().numpy()
-        pieces = name.split(".")
-        if pieces[1] == "layers":
-            ours = ".".join(pieces[3:-1])
-            heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(parts[ours])
-            if heads:
-                array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-            target = f"blk.{pieces[2]}.{parts[ours]}.weight"
-        else:
-            target = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm"}.get(name, "output")
-            target += ".weight"
-        writer.add_tensor(target, np.ascontiguousarray(array))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 class TestOnRealModels:

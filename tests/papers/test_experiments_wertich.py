@@ -49,7 +49,7 @@ from armillary.training.bundled import bundled
 
 @pytest.fixture(scope="module")
 def llama() -> tuple[Any, Any]:
-    return opened(str(bundled("llama")))
+    return opened(Settings(), str(bundled("llama")))
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ class TestMixture:
 
     @pytest.mark.parametrize("family", ["llama", "gpt2"])
     def test_without_skip_a_block_is_attention_alone(self, family: str, llama: tuple[Any, Any]) -> None:
-        model = llama[0] if family == "llama" else opened(str(bundled("gpt2")))[0]
+        model = llama[0] if family == "llama" else opened(Settings(), str(bundled("gpt2")))[0]
         tokens = torch.arange(5, 25)[None]
         block = (model.model.layers if family == "llama" else model.transformer.h)[0]
         seen: dict[str, torch.Tensor] = {}

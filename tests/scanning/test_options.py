@@ -6,15 +6,19 @@ import pytest
 import torch
 
 import armillary as arm
+from armillary.anatomy.options import ModelOptions, parameters
 from armillary.anatomy.samples import sample_model
-from armillary.scanning.options import MergeOptions, ScanOptions, WorkOptions, parameters
+from armillary.scanning.options import MergeOptions, ScanOptions, WeighOptions
 
 TOKENS = torch.randint(5, 99, (4, 16), generator=torch.Generator().manual_seed(3))
 
 
 @pytest.mark.parametrize(
     ("function", "declared"),
-    [(arm.scan, ScanOptions), (arm.scan_part, ScanOptions), (arm.merge, MergeOptions), (arm.weigh, WorkOptions)],
+    [
+        *((arm.scan, ScanOptions), (arm.scan_part, ScanOptions), (arm.merge, MergeOptions)),
+        *((arm.weigh, WeighOptions), (arm.load, ModelOptions)),
+    ],
 )
 def test_signatures_show_every_parameter_with_its_default(function: object, declared: object) -> None:
     shown = inspect.signature(function).parameters  # type: ignore[arg-type]

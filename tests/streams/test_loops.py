@@ -54,7 +54,9 @@ def agree(statistic: Statistic, view: AttentionView, digits: float = 1e-6) -> No
 KINDS = ("none", "bias", "row bias", "padding", "holes", "holes by head", "causal mask")
 
 
-def masked_view(kind: str, batch: int, length: int, seed: int, padding: tuple[int, int], **options: Any) -> AttentionView:
+def masked_view(
+    kind: str, batch: int, length: int, seed: int, padding: tuple[int, int], **options: Any
+) -> AttentionView:
     """A view with a bias or a mask of this kind."""
     generator = torch.Generator().manual_seed(seed)
     if options.pop("sink"):

@@ -70,7 +70,7 @@ def scanned(corpus: str) -> Atlas:
 
 @cache
 def loaded() -> LiveModel:
-    live, why = live_model(scanned("builtin:prose"), None, False)
+    live, why = live_model(scanned("builtin:prose"), None, {})
     assert live is not None, why
     return live
 
@@ -651,10 +651,14 @@ class TestWithoutModel:
     def test_a_model_that_is_not_the_atlases_is_refused_or_left_out(self) -> None:
         atlas = scanned("builtin:prose")
         with pytest.raises(ArmillaryError, match="other weights"):
-            live_model(atlas, str(arm.bundled("gpt2")), False)
+            live_model(atlas, str(arm.bundled("gpt2")), {})
         moved = Atlas(atlas.path)
         moved.__dict__["attrs"] = {**atlas.attrs, "model": {**atlas.attrs["model"], "name": "somebody/else"}}
-        assert live_model(moved, None, False) == (None, "somebody/else is not a folder here")
+        live, why = live_model(moved, None, {})  # the hub is asked for it
+        assert live is None
+        assert "somebody/else is neither a folder here nor a model that could be fetched from the hub" in why
+        moved.__dict__["attrs"] = {**atlas.attrs, "model": {**atlas.attrs["model"], "name": "/gone/model"}}
+        assert live_model(moved, None, {}) == (None, "/gone/model is not a folder here")
 
 
 class TestWork:

@@ -94,6 +94,12 @@ def looks_like_path(source: str | Path) -> bool:
 
 def _check_config_file(folder: Path, trust_remote_code: bool) -> None:
     path = folder / "config.json"
+    if not path.is_file() and (folder / "adapter_config.json").is_file():
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        raise ArmillaryError(
+            f"{folder} is an adapter, not a model",
+            advice=f"give the model that it was trained on ({base}), and `adapter={folder}`",
+        )
     if not path.is_file():
         raise ArmillaryError(f"{folder} has no config.json: a model folder is what save_pretrained() writes")
     config = read_json(path)

@@ -104,8 +104,8 @@ def refuse_hidden_weights(folder: Path) -> None:
     """Raise on files that transformers would read in place of, or on top of, the weights that Armillary reads."""
     if (folder / "adapter_config.json").exists():
         raise ArmillaryError(
-            f"{folder} has an adapter (adapter_config.json), which changes the weights when the model is loaded: "
-            "merge it into the model first (merge_and_unload), or remove it"
+            f"{folder} has an adapter (adapter_config.json) beside the model, which changes the weights when the model "
+            "is loaded: move it to its own folder and give that as `adapter`, or remove it"
         )
     distributed = sorted(path.name for path in folder.iterdir() if DISTRIBUTED.fullmatch(path.name))
     if distributed:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from armillary.anatomy.checkpoint import Checkpoint, expanded, load_config
 from armillary.anatomy.gguf import gguf_file
+from armillary.anatomy.lora import LowRank
 from armillary.anatomy.source import offloaded, transformer_of
 from armillary.files.hashes import file_hash
 from armillary.machine.parallel import in_parallel
@@ -105,11 +106,15 @@ def _essential(value: Any) -> Any:
     return [_essential(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def folder_identity(source: str | Path, *, trust_remote_code: bool = False) -> str:
+def folder_identity(source: str | Path, *, trust_remote_code: bool = False, adapter: Any = None) -> str:
     """A hash of a folder of safetensors or a GGUF file without loading it: every byte of its files, and its settings.
 
-    Location and time of writing do not count: a copy is the same model.
+    Location and time of writing do not count: a copy is the same model. An adapter's files count too.
     """
+    if adapter is not None:
+        files = [file_hash(file) for file in LowRank(adapter).files]
+        whole_model = folder_identity(source, trust_remote_code=trust_remote_code)
+        return hashlib.sha256(" ".join([whole_model, *files]).encode()).hexdigest()
     place = Path(expanded(source))
     packed = gguf_file(place)
     if packed is not None:

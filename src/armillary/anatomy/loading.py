@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
-from armillary.anatomy.checkpoint import INDEX, Checkpoint, expanded, hub_reachable, load_config
+from armillary.anatomy.checkpoint import INDEX, expanded, hub_reachable, load_config
+from armillary.anatomy.devices import input_device, moved, pick_device, pick_dtype
 from armillary.anatomy.folder import index_names, refuse_outside, refuse_special_files
-from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
+from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.identity import config_hash, fingerprint
+from armillary.anatomy.lora import merge_adapter
+from armillary.anatomy.opening import open_tensors
+from armillary.anatomy.options import ModelOptions, complete, keywords, of, parameters
 from armillary.anatomy.registry import adapter_for
 from armillary.anatomy.rotary_buffers import apply
 from armillary.anatomy.source import describe, load_config_of, of_files
@@ -28,33 +31,82 @@ from armillary.machine.temporary import temporary_folder
 WhenNotFinite = Literal["refuse", "allow"]
 CONFIG_OPTIONS = ("revision", "subfolder", "gguf_file", "token", "cache_dir", "local_files_only")
 
+ARGUMENTS = ("dtype", "quantization_config", "attn_implementation")
+"""Arguments of from_pretrained that are also names in a configuration."""
 
-def load(
-    source: str | Path,
-    *,
-    trust_remote_code: bool = False,
-    not_finite: WhenNotFinite = "refuse",
-    dtype: torch.dtype | str = "auto",
-    **options: Any,
-) -> Any:
-    """The model of a folder or hub id, in evaluation mode; `options` go to from_pretrained (device_map, ...).
 
-    Its class is the one that its configuration names, else that of AutoModelForCausalLM or AutoModel. Missing weights
-    raise an error; they are never initialized at random.
+@keywords(ModelOptions)
+def load(source: str | Path, *, not_finite: WhenNotFinite = "refuse", gpus: range | None = None, **options: Any) -> Any:
+    """The model of a folder, a GGUF file or a hub id, in evaluation mode, on its device.
+
+    anatomy/options.py describes the options; others go to from_pretrained, as `model_args` do. A `device_map` spreads
+    the model over several devices, "auto" over these `gpus`. The class is the one that the configuration names, else
+    that of AutoModelForCausalLM or AutoModel. Missing weights raise an error; they are never initialized at random.
     """
     if not_finite not in ("refuse", "allow"):
         raise ArmillaryError(f"not_finite={not_finite!r} is unknown", advice="it can be 'refuse' or 'allow'")
+    chosen: ModelOptions = complete(of(ModelOptions, options), ModelOptions, "load")
+    given = {name: value for name, value in options.items() if name not in chosen}
+    device = pick_device(chosen["device"])
+    model = _in_place(source, chosen, _arguments(chosen, given, device, gpus))
+    if chosen["device_map"] is None:
+        model = moved(model, device)
+    if chosen["adapter"] is not None:
+        merge_adapter(model, chosen["adapter"])
+    if not_finite == "refuse":
+        refuse_not_finite(model)
+    return model
+
+
+def _arguments(chosen: ModelOptions, given: dict[str, Any], device: str, gpus: range | None) -> dict[str, Any]:
+    """The arguments of from_pretrained."""
+    arguments = {**given, **_model_args(chosen["model_args"])}
+    for name in ("revision", "attn_implementation", "device_map"):
+        if chosen[name] is not None:
+            arguments[name] = chosen[name]
+    device_map = chosen["device_map"]
+    if device_map is None:
+        return {**arguments, "dtype": pick_dtype(chosen["dtype"], device)}
+    if chosen["device"] not in ("auto", "cuda"):
+        raise ArmillaryError(
+            f"`device={chosen['device']}` and a device map contradict each other", advice="give one of them"
+        )
+    arguments.setdefault("offload_folder", str(temporary_folder()))  # for weights that fit on no device
+    if isinstance(device_map, str) and gpus is not None:
+        from accelerate.utils import get_max_memory
+
+        room = get_max_memory()
+        allowed = [where for where in room if not isinstance(where, int) or where in gpus]
+        arguments["max_memory"] = {where: room[where] for where in allowed}
+    return {**arguments, "dtype": pick_dtype(chosen["dtype"], device)}
+
+
+def _model_args(given: dict[str, Any] | None) -> dict[str, Any]:
+    """`model_args`, without names that are options of their own."""
+    for name in given or {}:
+        if name in parameters(ModelOptions):
+            raise ArmillaryError(f"{name} is an option of its own", advice=f"give `{name}={given[name]}`")  # type: ignore[index]
+        if name in ("config", "state_dict", "weights_only", "use_safetensors", "output_loading_info"):
+            raise ArmillaryError(f"the argument {name} of from_pretrained is Armillary's own", advice="leave it out")
+    return dict(given or {})
+
+
+def _in_place(source: str | Path, chosen: ModelOptions, options: dict[str, Any]) -> Any:
+    """The model as from_pretrained places it, checked: complete, in evaluation mode, with its rotary frequencies."""
+    trusted = chosen["trust_remote_code"]
     source = expanded(source)
     if "gguf_file" in options and Path(source).is_dir():
         source = Path(source) / str(options.pop("gguf_file"))
         if not source.is_file():
             raise ArmillaryError(f"there is no file {source}", advice="give a GGUF file that exists")
-    chosen = {name: options[name] for name in CONFIG_OPTIONS if name in options}
+    of_config = {name: options[name] for name in CONFIG_OPTIONS if name in options}
     packed = gguf_file(source)
     if packed is not None:
-        config = load_config_of(source, trust_remote_code=trust_remote_code)
+        config = load_config_of(source, trust_remote_code=trusted)
     else:
-        config = load_config(source, trust_remote_code=trust_remote_code, **chosen)
+        config = load_config(source, trust_remote_code=trusted, **of_config)
+    for name in [name for name in options if name in config.to_dict() and name not in ARGUMENTS]:
+        setattr(config, name, options.pop(name))  # as from_pretrained does without a configuration
     place = Path(source) / str(options.get("subfolder") or "")
     if packed is not None or place.is_dir():
         of_files(config, packed or place)  # checks the headers before the weights are loaded
@@ -62,14 +114,13 @@ def load(
         source, options = packed.parent, {**options, "gguf_file": packed.name}
     elif "gguf_file" not in options:
         options = {"config": config, **options}
-    options = {"trust_remote_code": trust_remote_code, "dtype": dtype, **attention_options(config), **options}
-    model, info = _loaded(source, config, options)
+    if getattr(config, "quantization_config", None) and packed is None and chosen["device_map"] is None:
+        options = {**options, "device_map": {"": pick_device(chosen["device"])}}  # it cannot be moved later
+    model, info = _loaded(source, config, {"trust_remote_code": trusted, **attention_options(config), **options})
     refuse_incomplete(source, model, info)
     model.eval()
     if getattr(config, "armillary_rotary", None):
         apply(model, config.armillary_rotary)
-    if not_finite == "refuse":
-        refuse_not_finite(model)
     return model
 
 
@@ -110,65 +161,13 @@ def _check_index_on_hub(source: str | Path, options: dict[str, Any]) -> None:
             refuse_outside(Path(index), name)
 
 
-def load_on(
-    source: str | Path,
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-    trust_remote_code: bool = False,
-    device_map: Any = None,
-    gpus: range | None = None,
-) -> Any:
-    """The model on a device, or spread over several by `device_map`; with "auto" over these `gpus`."""
-    if device_map is None:
-        chosen_device = pick_device(device)
-        model = load(source, trust_remote_code=trust_remote_code, dtype=pick_dtype(dtype, chosen_device))
-        return model.to(chosen_device)
-    if device not in ("auto", "cuda"):
-        raise ArmillaryError(f"`device={device}` and a device map contradict each other", advice="give one of them")
-    chosen = pick_dtype(dtype, pick_device("auto"))
-    spill = temporary_folder()  # for weights that fit on no device
-    options = {"device_map": device_map, "offload_folder": str(spill)}
-    if isinstance(device_map, str) and gpus is not None:
-        from accelerate.utils import get_max_memory
-
-        room = get_max_memory()
-        allowed = [where for where in room if not isinstance(where, int) or where in gpus]
-        options["max_memory"] = {where: room[where] for where in allowed}
-    return load(source, trust_remote_code=trust_remote_code, dtype=chosen, **options)
-
-
-def pick_device(device: str) -> str:
-    """The given device, or the best one for 'auto'; raises if it is not available."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        tensor = torch.empty(0, device=device)
-    except Exception as error:  # each missing backend raises its own error
-        raise ArmillaryError(f"there is no device {device!r} here: {in_one_line(error, 200)}") from error
-    if tensor.is_meta:
-        raise ArmillaryError(
-            "the device 'meta' has no numbers to compute with", advice="give auto, cpu, cuda, cuda:1 or mps"
-        )
-    return device
-
-
-def pick_dtype(dtype: str, device: str) -> torch.dtype | str:
-    """'auto' is float32 on a CPU and as stored elsewhere."""
-    if dtype == "auto":
-        return torch.float32 if device == "cpu" else "auto"
-    named = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
-    if dtype not in named:
-        raise ArmillaryError(f"there is no dtype {dtype!r}", advice=f"there are auto, {', '.join(named)}")
-    return named[dtype]
-
-
-def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
     """The tokenizer of a folder or hub id."""
     from transformers import AutoTokenizer
 
     packed = gguf_file(expanded(source))
-    options = {} if packed is None else {"gguf_file": packed.name}
+    options: dict[str, Any] = {} if packed is None else {"gguf_file": packed.name}
+    options |= {} if revision is None else {"revision": revision}
     place = expanded(source) if packed is None else packed.parent
     if Path(place).is_dir():
         refuse_special_files(Path(place))
@@ -192,17 +191,40 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
     return tokenizer
 
 
-def load_for(recorded: dict[str, Any], source: str, *, trust_remote_code: bool = False) -> Any:
-    """The model of an atlas, loaded from `source`; raises if it is a different model."""
+def load_with_tokenizer(source: str | Path, **options: Any) -> tuple[Any, Any]:
+    """The model with these options (those of `load`), and its tokenizer."""
+    return load(source, **options), tokenizer_of(source, options)
+
+
+def tokenizer_of(source: str | Path, options: Any) -> Any:
+    """The tokenizer of a model that is loaded with these options."""
+    named = {name: options[name] for name in ("trust_remote_code", "revision") if name in options}
+    return load_tokenizer(source, **named)
+
+
+@keywords(ModelOptions)
+def load_for(recorded: dict[str, Any], source: str, **options: Any) -> Any:
+    """The model of an atlas, loaded from `source`; raises if it is a different model.
+
+    It is compared in the atlas's precision, and converted afterward if `dtype` is another one.
+    """
     if "dtype" not in recorded:
         raise ArmillaryError("this atlas was made from weights alone", advice="scan the model to use it on a text")
+    chosen = as_recorded(recorded, options)
     try:
         dtype = pick_dtype(recorded["dtype"], "cpu")
-        model = load(source, trust_remote_code=trust_remote_code, dtype=dtype, not_finite="allow")
+        model = load(source, **{**chosen, "dtype": dtype}, not_finite="allow")
     except ArmillaryError as error:
         raise ArmillaryError(f"this needs the atlas's model, but {error}; name it with `model`") from error
     refuse_other(model, recorded, source)
-    return model
+    wanted = chosen.get("dtype", "auto")
+    return model if wanted == "auto" else model.to(pick_dtype(wanted, str(input_device(model))))
+
+
+def as_recorded(recorded: dict[str, Any], options: Any) -> dict[str, Any]:
+    """The options with the revision and the adapter of the atlas, where they do not name others."""
+    ours = {name: recorded[name] for name in ("revision", "adapter") if recorded.get(name)}
+    return {**ours, **{name: value for name, value in options.items() if value is not None or name not in ours}}
 
 
 def refuse_other(model: nn.Module, recorded: dict[str, Any], source: str) -> None:
@@ -249,7 +271,7 @@ def _tensors(source: nn.Module | str | Path, layers: int) -> Iterator[tuple[str,
         yield from ((name, p.detach()) for name, p in source.named_parameters() if p.is_floating_point())
         return
     packed = gguf_file(expanded(source))
-    checkpoint = Checkpoint(source) if packed is None else GgufCheckpoint(packed, load_config_of(packed), layers)
+    checkpoint = open_tensors(Path(expanded(source)), packed, load_config_of(source), layers)
     for name in checkpoint.names():
         tensor = checkpoint.read(name)
         if tensor is not None and tensor.is_floating_point() and tensor.dtype.itemsize > 1:

@@ -16,6 +16,7 @@ from armillary.anatomy.frequencies import changed_rotary
 from armillary.anatomy.registry import adapter_of, described_part
 from armillary.anatomy.source import blocks_name, describe, transformer_of
 from armillary.errors import ArmillaryError
+from armillary.machine.float64 import wide
 
 FREQUENCIES, TABLE = "inv_freq", "embed_positions"
 """Names of the buffers: frequencies (after the layer type, if there are several), or a table of sin and cos."""
@@ -114,8 +115,9 @@ def _differing(before: tuple[float, ...], after: tuple[float, ...]) -> list[int]
 
 def _with_frequencies(buffer: Float[Tensor, "f"], old: Rotary, new: Rotary) -> Float[Tensor, "f"]:
     """The model's frequencies with the changed ones replaced."""
-    described = torch.tensor(old.frequencies, dtype=torch.float64, device=buffer.device)
-    if buffer.shape != described.shape or not torch.allclose(buffer.double(), described, rtol=1e-2, atol=1e-6):
+    exact = wide(buffer)
+    described = torch.tensor(old.frequencies, dtype=torch.float64, device=exact.device)
+    if exact.shape != described.shape or not torch.allclose(exact, described, rtol=1e-2, atol=1e-6):
         raise ArmillaryError(
             "the rotary frequencies in this model are not those that its configuration describes: something else has "
             "changed them. Load the model again"

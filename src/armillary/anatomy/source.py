@@ -11,36 +11,50 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from armillary.anatomy.adapter import Adapter
-from armillary.anatomy.checkpoint import Checkpoint, expanded, has_weights, load_config
+from armillary.anatomy.checkpoint import expanded, has_weights, load_config
 from armillary.anatomy.description import Anatomy, Layer, Rotary
 from armillary.anatomy.frequencies import changed_rotary
-from armillary.anatomy.gguf import GgufCheckpoint, gguf_file
+from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.gguf_header import check_gguf
+from armillary.anatomy.hub import fetched
 from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.modes import evaluating
+from armillary.anatomy.opening import open_tensors
 from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families, known_parts
 from armillary.anatomy.sense import refuse_nonsense
+from armillary.anatomy.tensors import Tensors
 from armillary.anatomy.weights import LayerWeights
 from armillary.anatomy.whole import empty_model, refuse_partial, some
 from armillary.errors import ArmillaryError
+from armillary.machine.float64 import measurable
 from armillary.machine.limits import lifted
 
 
-def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False, part: str = "") -> Anatomy:
+def describe(
+    source: Any,
+    *,
+    trust_remote_code: bool = False,
+    live: bool = False,
+    revision: str | None = None,
+    adapter: Any = None,
+    delta: bool = False,
+    part: str = "",
+) -> Anatomy:
     """The anatomy of a loaded model, a model folder, a hub id or a transformers configuration.
 
     From a loaded model the weights are views of its parameters; from a folder they are read from safetensors,
-    one layer at a time, by `anatomy.weights(layer)`. A hub id or a configuration gives no weights. With `live` a
-    loaded model's weights are differentiable with respect to its parameters (for regularizers). Of an encoder-decoder
-    the encoder is described, or its decoder with part="decoder", or the decoder's attention to the encoder with
-    part="cross".
+    one layer at a time, by `anatomy.weights(layer)`, quantized ones decoded and an `adapter` (LoRA) merged, or with
+    `delta` its changes alone. A configuration, or a hub id without an adapter, gives no weights (anatomy/hub.py fetches
+    them). With `live` a loaded model's weights are differentiable with respect to its parameters (for regularizers). Of
+    an encoder-decoder the encoder is described, or its decoder with part="decoder", or the decoder's attention to the
+    encoder with part="cross".
     """
     if isinstance(source, nn.Module):
-        return _of_model(source, live, part)
+        return _of_model(source, live, own=live, part=part)
     if isinstance(source, str | Path):
-        source = expanded(source)
-        config = load_config_of(source, trust_remote_code=trust_remote_code)
-        return of_files(config, source, part)
+        source = expanded(source) if adapter is None else fetched(source, revision=revision)
+        config = load_config_of(source, trust_remote_code=trust_remote_code, revision=revision)
+        return of_files(config, source, adapter, delta, part)
     if hasattr(source, "to_dict") and hasattr(source, "model_type"):
         return _of_config(source, part)
     raise ArmillaryError(
@@ -49,11 +63,12 @@ def describe(source: Any, *, trust_remote_code: bool = False, live: bool = False
     )
 
 
-def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> Any:
+def load_config_of(source: str | Path, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:
     """The configuration of a folder, a GGUF file or a hub id."""
     packed = gguf_file(source)
     if packed is None:
-        return load_config(source, trust_remote_code=trust_remote_code)
+        options = {} if revision is None else {"revision": revision}
+        return load_config(source, trust_remote_code=trust_remote_code, **options)
     check_gguf(packed)
     try:
         return load_config(packed.parent, trust_remote_code=trust_remote_code, gguf_file=packed.name)
@@ -61,22 +76,22 @@ def load_config_of(source: str | Path, *, trust_remote_code: bool = False) -> An
         raise ArmillaryError(f"{packed} is truncated or not a GGUF file ({error})") from error
 
 
-def of_files(config: Any, source: str | Path, part: str = "") -> Anatomy:
+def of_files(config: Any, source: str | Path, adapter: Any = None, delta: bool = False, part: str = "") -> Anatomy:
     """The anatomy of a folder or GGUF file with this configuration, after checking all headers against it."""
     anatomy, packed, place = _of_config(config, part), gguf_file(source), Path(source)
-    adapter = adapter_of(anatomy)
-    if packed is None and (not place.is_dir() or (adapter is None and not has_weights(place))):
+    family = adapter_of(anatomy)
+    if packed is None and (not place.is_dir() or (family is None and not has_weights(place))):
         return anatomy  # the anatomy of an unknown family needs no weights
-    checkpoint = Checkpoint(place) if packed is None else GgufCheckpoint(packed, config, len(anatomy.layers))
-    if adapter is None:
+    checkpoint = open_tensors(place, packed, config, len(anatomy.layers), adapter, delta)
+    if family is None:
         names = checkpoint.names()
         if len(anatomy.layers) > max(256, len(names)) and not lifted():
             raise ArmillaryError(
                 f"the configuration in {place} has {len(anatomy.layers):,} layers, but only {len(names)} tensors"
             )
     else:
-        anatomy = _with_checkpoint(adapter, anatomy, config, packed or place, checkpoint)
-    if packed is not None and (adapter is None or not adapter.mlp):
+        anatomy = _with_checkpoint(family, anatomy, config, packed or place, checkpoint)
+    if packed is not None and (family is None or not family.mlp):
         return anatomy  # experts have other names and shapes in GGUF files
     headers = {name: checkpoint.header(name) for name in checkpoint.names()}
     refuse_partial(packed or place, config, {name: header for name, header in headers.items() if header is not None})
@@ -126,7 +141,12 @@ def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
     return replace(anatomy, layers=tuple(layers))
 
 
-def _of_model(model: nn.Module, live: bool, part: str = "") -> Anatomy:
+def describe_own(model: nn.Module) -> Anatomy:
+    """The anatomy of a loaded model with weights to write to: views of its parameters, on whatever device they are."""
+    return _of_model(model, live=False, own=True)
+
+
+def _of_model(model: nn.Module, live: bool, own: bool, part: str = "") -> Anatomy:
     config = transformer_of(model).config
     anatomy = _of_config(config, part)
     adapter = adapter_of(anatomy)
@@ -141,7 +161,9 @@ def _of_model(model: nn.Module, live: bool, part: str = "") -> Anatomy:
             parameter = _computed(model, name)
         elif parameter.is_meta:
             parameter = offloaded(model, name, parameter)
-        return parameter if parameter is None or live else parameter.detach()
+        if parameter is None or live:
+            return parameter
+        return parameter.detach() if own else measurable(parameter.detach())
 
     return _readable(adapter, anatomy, root, read)
 
@@ -172,9 +194,7 @@ def offloaded(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
     return parameter
 
 
-def _with_checkpoint(
-    adapter: Adapter, anatomy: Anatomy, config: Any, place: Path, checkpoint: Checkpoint | GgufCheckpoint
-) -> Anatomy:
+def _with_checkpoint(adapter: Adapter, anatomy: Anatomy, config: Any, place: Path, checkpoint: Tensors) -> Anatomy:
     first = _inside(adapter, anatomy.layers[0], adapter.blocks) + f"{adapter.q.name}.weight"
     candidates = of_text([name for name in checkpoint.names() if name == first or name.endswith("." + first)])
     if not candidates and adapter.in_files:
@@ -197,7 +217,7 @@ def _with_checkpoint(
     return _readable(adapter, anatomy, root, checkpoint.read)
 
 
-def _with_renamed(adapter: Adapter, anatomy: Anatomy, first: str, checkpoint: Checkpoint | GgufCheckpoint) -> Anatomy:
+def _with_renamed(adapter: Adapter, anatomy: Anatomy, first: str, checkpoint: Tensors) -> Anatomy:
     """The same for a checkpoint with names that transformers changes when it loads it."""
     stored = adapter.name_in_files(first)
     candidates = [name for name in checkpoint.names() if name == stored or name.endswith("." + stored)]
@@ -217,7 +237,7 @@ def _with_renamed(adapter: Adapter, anatomy: Anatomy, first: str, checkpoint: Ch
     return _readable(adapter, anatomy, adapter.blocks, renamed(checkpoint.read))
 
 
-def _check_shapes(adapter: Adapter, anatomy: Anatomy, root: str, checkpoint: Checkpoint | GgufCheckpoint) -> None:
+def _check_shapes(adapter: Adapter, anatomy: Anatomy, root: str, checkpoint: Tensors) -> None:
     """Raise if an attention matrix is missing or has another size than configured; reads headers only."""
     reader = _reader(adapter, anatomy, root, checkpoint.header)
     for layer in anatomy.layers:

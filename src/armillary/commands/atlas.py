@@ -2,21 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from armillary.anatomy.options import ModelOptions
 from armillary.commands.options import (
     AsCsv,
     AsJson,
     Columns,
     Folder,
     OneLayer,
+    OtherModel,
+    Rows,
     Sort,
-    TrustRemoteCode,
     output_file,
     print_json,
 )
+from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
 
 # Imports inside functions: the program starts without what this command alone needs.
@@ -46,32 +49,33 @@ def layers(
     _print_table(folder, "layers", sort, layer, columns, as_json, as_csv)
 
 
+@with_parameters(ModelOptions)
 def show(
     folder: Folder,
-    head: Annotated[str, typer.Argument(help="LAYER.HEAD, as in 3.5", metavar="L.H")],
+    head: Annotated[list[str], typer.Argument(help="A head: L3H5, 3.5, or 3 5.", metavar="HEAD")],
     text: Annotated[str | None, typer.Option(help="Show what the head does on this text; needs the model.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
+    model: OtherModel = None,
     html: Annotated[Path | None, typer.Option(help="Write the panels to this HTML file.", callback=output_file)] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    **options: Any,
 ) -> None:
     """Print everything about one head: its numbers, its constituents, and what it attends to in a text and why."""
     from armillary import figures
-    from armillary.anatomy.loading import load_for, load_tokenizer
+    from armillary.anatomy.loading import as_recorded, load_for, tokenizer_of
     from armillary.atlas.atlas import open_atlas
     from armillary.probe.dossier import dossier, head_row, parse_head
     from armillary.probe.terms import text_constituents
     from armillary.terminal import tables
 
     atlas = open_atlas(folder)
-    layer, number = parse_head(head)
+    layer, number = parse_head(" ".join(head))
     head_row(atlas, layer, number)
     if html is not None and text is None:
         raise ArmillaryError("--html draws the head on a text", advice="give one with --text")
     on_text = None
     if text is not None:
         source = model or atlas.attrs["model"]["name"]
-        loaded = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
-        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+        loaded = load_for(atlas.attrs["model"], source, **options)
+        tokenizer = tokenizer_of(source, as_recorded(atlas.attrs["model"], options))
         on_text = text_constituents(atlas, loaded, tokenizer, layer, number, text)
     tables.show_dossier(dossier(atlas, layer, number, on_text))
     if html is not None and on_text is not None:
@@ -83,7 +87,7 @@ def compare(
     folders: Annotated[
         list[Path], typer.Argument(help="Two or more folders that `armillary scan` wrote.", metavar="A B ...")
     ],
-    rows: Annotated[int, typer.Option(help="How many of the largest changes to print.", min=1)] = 20,
+    rows: Rows = 20,
     as_json: AsJson = False,
 ) -> None:
     """Print layer means of every measure of two or more atlases; for two, also the heads and layers that changed."""

@@ -21,8 +21,8 @@ class Command(TyperCommand):
             for parameter in self.params:
                 _refuse_bad_number(ctx, parameter, ctx.params.get(parameter.name))
         except typer.BadParameter as error:
-            option = next((name for name in getattr(error.param, "opts", ()) if name.startswith("-")), None)
-            value = _value(option, given) if option else None
+            names = [name for name in getattr(error.param, "opts", ()) if name.startswith("-")]
+            option, value = next(((name, v) for name in names if (v := _value(name, given)) is not None), ("", None))
             if value is None:
                 raise
             raise typer.BadParameter(f"{option} {value[:80]} cannot be used: {_plain(error.message)}", ctx) from error

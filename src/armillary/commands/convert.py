@@ -11,7 +11,8 @@ import typer
 def convert(
     folder: Annotated[Path, typer.Argument(help="A model folder with pytorch_model.bin.", metavar="FOLDER")],
     out: Annotated[
-        Path | None, typer.Option(help="A new folder for the model, with its configuration and tokenizer.")
+        Path | None,
+        typer.Option("--out", "-o", help="A new folder for the model, with its configuration and tokenizer."),
     ] = None,
 ) -> None:
     """Convert pytorch_model.bin to safetensors, beside it or in a new folder, without running code from the file."""

@@ -1,4 +1,4 @@
-"""The options that choose where work runs: engine, workers, threads, address, device map."""
+"""The options that choose where work runs: engine, workers, threads, address."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,4 @@ Threads = Annotated[
 ]
 Address = Annotated[
     str | None, typer.Option(help="The Ray cluster, as in 10.0.0.1:6379 or auto (default: start one on this machine).")
-]
-DeviceMap = Annotated[
-    str | None, typer.Option(help="auto: spread a model that is too large for one device over all devices.")
 ]

@@ -2,19 +2,21 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from armillary.anatomy.options import ModelOptions, parameters
 from armillary.commands.command import Command
 from armillary.commands.options import AsJson, one_of, output_file
+from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
 from armillary.terminal.lines import is_terminal
 
 # Imports inside functions: the program starts without what this command alone needs.
 
 experiment = typer.Typer(help="Reproduce the papers' tables and figures.", no_args_is_help=True)
-Results = Annotated[Path, typer.Option(help="The folder of results.")]
+Results = Annotated[Path, typer.Option("--out", "-o", help="The folder of results.")]
 
 
 @experiment.command(name="list", cls=Command)
@@ -34,6 +36,7 @@ def list_all(as_json: AsJson = False) -> None:
 
 
 @experiment.command(cls=Command)
+@with_parameters(ModelOptions)
 def run(
     names: Annotated[
         list[str] | None, typer.Argument(help="Names of experiments, from `armillary experiment list`.")
@@ -48,6 +51,7 @@ def run(
     out: Results = Path("experiments/results"),
     work: Annotated[Path, typer.Option(help="Where trained models and atlases are kept.")] = Path("experiments/work"),
     again: Annotated[bool, typer.Option(help="Also run experiments that already have a result.")] = False,
+    **options: Any,
 ) -> None:
     """Run experiments; each writes its numbers, figures and verdicts on the paper's claims to OUT/NAME."""
     from armillary.papers.experiments.experiment import Settings
@@ -69,6 +73,7 @@ def run(
         corpora=tuple(corpus or ()),
         work=work,
         say=lambda sentence: typer.echo(f"  {sentence}", err=True),
+        loading={name: given for name, given in options.items() if given != parameters(ModelOptions)[name][1].default},
     )
     from armillary.terminal.progress import ProgressLines
 

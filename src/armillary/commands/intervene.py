@@ -8,21 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
+from armillary.anatomy.options import ModelOptions
+from armillary.commands.heads import chosen_heads
 from armillary.commands.options import (
     AsJson,
     Model,
-    TrustRemoteCode,
     numbers,
     output_file,
     print_json,
     read_text,
     say_if_too_long,
 )
+from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
 
 # Imports inside functions: the program starts without what this command alone needs.
 
 
+@with_parameters(ModelOptions)
 def intervene(
     model: Model,
     scale: Annotated[float | None, typer.Option(help="Multiply the spectra of W_q and W_k by this.")] = None,
@@ -40,7 +43,9 @@ def intervene(
         str | None, typer.Option(help="With --cut and --randomize: which of q,k,v,o (default: q,k).")
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers as in 0-3,7 (default: all).")] = None,
-    heads: Annotated[str | None, typer.Option(help="Heads of those layers as in 0,2 (default: all).")] = None,
+    heads: Annotated[
+        str | None, typer.Option(help="Heads of those layers as in 0,2, or L3H5,L4H0 (default: all).")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of --randomize (default: 0).", min=0)] = None,
     text: Annotated[str | None, typer.Option(help="A text to run through the original and the changed model.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A file with the text, in place of --text.")] = None,
@@ -48,15 +53,15 @@ def intervene(
     html: Annotated[
         Path | None, typer.Option(help="Write attention maps before and after to this HTML file.", callback=output_file)
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the changed model to this new folder.")] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the changed model to this new folder.")] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Change a model's attention and print the effect: loss, attention entropy, generated text, attention maps.
 
     --out writes the changed model to a new folder, to scan and compare. The original files do not change.
     """
-    from armillary.anatomy.loading import load, load_tokenizer
+    from armillary.anatomy.loading import load, tokenizer_of
 
     change = Change(model, scale, cut, keep, randomize, remove, atlas, parts, layers, heads, seed)
     change.check_kind()
@@ -71,12 +76,12 @@ def intervene(
     if (html is not None or generate) and not has_text:
         raise ArmillaryError("--html and --generate need a text", advice="give --text or --prompt-file")
     change.where()
-    loaded = load(model, trust_remote_code=trust_remote_code, **open_dtype(atlas))
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if has_text else None
+    loaded = load(model, **{**options, **open_dtype(atlas, options["dtype"])})
+    tokenizer = tokenizer_of(model, options) if has_text else None
     if tokenizer is not None:
         _try_out(loaded, tokenizer, read_text(text, prompt_file), change.applied, generate, html, as_json)
     if out is not None:
-        _write(loaded, change.applied, out, lambda folder: _copy_tokenizer(model, folder, trust_remote_code))
+        _write(loaded, change.applied, out, lambda folder: _copy_tokenizer(model, folder, options))
         typer.echo(f"The changed model is in {out}: armillary scan {out} ..., then armillary compare", err=as_json)
 
 
@@ -121,7 +126,7 @@ class Change:
         """The layers and heads to change, as arguments of the interventions."""
         chosen: dict[str, Any] = {"layers": numbers("--layers", self.layers)}
         if self.remove is None:
-            chosen["heads"] = numbers("--heads", self.heads)
+            chosen["heads"] = chosen_heads(self.layers, self.heads)
         elif self.heads is not None:
             raise ArmillaryError("--remove changes the input of whole layers", advice="leave --heads out")
         return chosen
@@ -159,15 +164,16 @@ class Change:
         return interventions.without(loaded, self.remove, means, **where)  # type: ignore[arg-type]
 
 
-def open_dtype(atlas: Path | None) -> dict[str, Any]:
+def open_dtype(atlas: Path | None, given: str) -> dict[str, Any]:
     """The precision in which the atlas's model was scanned: the hash of the weights depends on it."""
     if atlas is None:
         return {}
-    from armillary.anatomy.loading import pick_dtype
     from armillary.atlas.atlas import open_atlas
 
     recorded = open_atlas(atlas).attrs["model"].get("dtype")
-    return {"dtype": pick_dtype(recorded, "cpu")} if recorded else {}
+    if recorded and given not in ("auto", recorded):
+        raise ArmillaryError(f"the atlas was made in {recorded}, not in {given}", advice="leave --dtype out")
+    return {"dtype": recorded} if recorded else {}
 
 
 def _write(
@@ -234,11 +240,11 @@ def _try_out(
         typer.echo(f"The maps are in {html}", err=as_json)
 
 
-def _copy_tokenizer(model: str, out: Path, trust_remote_code: bool) -> None:
+def _copy_tokenizer(model: str, out: Path, options: dict[str, Any]) -> None:
     """Copy the model's tokenizer, if it has one."""
-    from armillary.anatomy.loading import load_tokenizer
+    from armillary.anatomy.loading import tokenizer_of
 
     try:
-        load_tokenizer(model, trust_remote_code=trust_remote_code).save_pretrained(out)
+        tokenizer_of(model, options).save_pretrained(out)
     except ArmillaryError:
         return

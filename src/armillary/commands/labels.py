@@ -1,11 +1,13 @@
 """Print the labels of heads and test them by ablation: labels, verify-heads."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from armillary.commands.options import AsCsv, AsJson, Folder, TrustRemoteCode, print_json
+from armillary.anatomy.options import ModelOptions
+from armillary.commands.options import AsCsv, AsJson, Folder, OtherModel, print_json
+from armillary.commands.parameters import with_parameters
 
 # Imports inside functions: the program starts without what this command alone needs.
 
@@ -37,18 +39,22 @@ def labels(folder: Folder, as_json: AsJson = False) -> None:
     tables.show(agreement, title="Do the lenses agree? Rank correlations over heads")
 
 
+@with_parameters(ModelOptions)
 def verify_heads(
     folder: Folder,
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
+    model: OtherModel = None,
     heads: Annotated[
         int, typer.Option(help="How many heads to check, evenly over the labels, significant heads first.", min=1)
     ] = 24,
     sequences: Annotated[
-        int, typer.Option(help="How many sequences of the atlas's text to run for each head.", min=1)
+        int,
+        typer.Option(
+            "--sequences", "--limit", help="How many sequences of the atlas's text to run for each head.", min=1
+        ),
     ] = 8,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
-    trust_remote_code: TrustRemoteCode = False,
+    **options: Any,
 ) -> None:
     """Test labels: remove from a head's logits what its label says it uses, then the rest, and measure the effect."""
     from armillary.anatomy.loading import load_for
@@ -63,7 +69,7 @@ def verify_heads(
     chosen = sampled_heads(atlas, heads)
     if chosen.empty:
         raise ArmillaryError("no head of this atlas has a label that can be checked: all are broad or mixed")
-    loaded = load_for(atlas.attrs["model"], model or atlas.attrs["model"]["name"], trust_remote_code=trust_remote_code)
+    loaded = load_for(atlas.attrs["model"], model or atlas.attrs["model"]["name"], **options)
     with shown_progress("checking") as progress:
         verdicts = check_heads(loaded, atlas, chosen, sequences=sequences, progress=progress)
     try:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from armillary.commands.options import NewFolder
 from armillary.commands.parameters import with_parameters
 from armillary.scanning.options import MergeOptions
 
@@ -16,7 +17,7 @@ def merge(
     parts: Annotated[
         list[Path], typer.Argument(help="Folders that `armillary scan --part` wrote, in any order.", metavar="PART...")
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
+    out: NewFolder,
     model: Annotated[
         str | None, typer.Option(help="The model, if it is no longer where the parts loaded it from.", metavar="MODEL")
     ] = None,

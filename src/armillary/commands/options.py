@@ -31,7 +31,10 @@ Html = Annotated[Path | None, typer.Option(help="Draw figures into this HTML fil
 Sort = Annotated[str | None, typer.Option(help="Sort by this column, largest first (-column: smallest first).")]
 Columns = Annotated[str | None, typer.Option(help="The columns to print, separated by commas, or 'all'.")]
 OneLayer = Annotated[int | None, typer.Option("--layer", help="Only this layer.")]
-TrustRemoteCode = Annotated[bool, typer.Option(help="Run Python code that comes with the checkpoint.")]
+NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to write; it must be new or empty.")]
+OtherModel = Annotated[str | None, typer.Option("--model", help="The model, if it is not where the scan found it.")]
+Rows = Annotated[int, typer.Option("--rows", "--limit", help="How many of the strongest or largest to print.", min=1)]
+OneHead = Annotated[str | None, typer.Option("--head", help="Only this head, as in L3H5 or 3.5.")]
 AllowNotFinite = Annotated[bool, typer.Option(help="Continue when weights are NaN or infinite.")]
 
 

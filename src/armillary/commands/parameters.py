@@ -1,39 +1,55 @@
-"""Turn the declared parameters of a scan (scanning/options.py) into command-line options."""
+"""Turn declared parameters (anatomy/options.py, scanning/options.py) into command-line options."""
 
 import inspect
+import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from armillary.commands.engines import Address, DeviceMap, EngineOption, Threads, Workers
+from armillary.anatomy.options import ModelOptions, Parameter, parameters
+from armillary.commands.engines import Address, EngineOption, Threads, Workers
 from armillary.commands.options import check_shard, one_of
-from armillary.scanning.options import Parameter, parameters
 
 SPELLED: dict[str, tuple[Any, Any]] = {
     "engine": (EngineOption, "local"),
     "workers": (Workers, 1),
     "threads": (Threads, None),
     "address": (Address, None),
-    "device_map": (DeviceMap, None),
 }
-"""Options whose type on the command line differs from Python's."""
+"""Options that are described in other words than the Python parameter."""
+
+TEXTS = {"device_map": None, "adapter": None, "streams": None, "dtype": "auto", "shard": "auto"}
+"""Parameters that are a text on the command line, and its default."""
+
+PANEL = "The model"
+"""The part of --help where every command lists the options of ModelOptions."""
 
 
 def option(name: str, kind: Any, facts: Parameter) -> inspect.Parameter:
     """The option of a parameter, as Typer reads it."""
+    said: dict[str, Any] = {"help": facts.words}
+    if name in parameters(ModelOptions):
+        said["rich_help_panel"] = PANEL
+    names = [f"--{name.replace('_', '-')}", *facts.aliases] if facts.aliases else []
+    annotation: Any
+    default = facts.default
     if name in SPELLED:
         annotation, default = SPELLED[name]
-    elif name == "shard":
-        annotation, default = Annotated[str, typer.Option(help=facts.words, callback=check_shard)], "auto"
-    elif name == "streams":
-        annotation, default = Annotated[str | None, typer.Option(help=facts.words)], None
+    elif name == "model_args":
+        annotation = Annotated[list[str] | None, typer.Option("--model-arg", metavar="NAME=VALUE", **said)]
+    elif name in TEXTS:
+        default = TEXTS[name]
+        text: Any = str if default else str | None
+        annotation = Annotated[text, typer.Option(callback=check_shard if name == "shard" else None, **said)]
     elif get_origin(kind) is Literal:
-        annotation, default = Annotated[str, typer.Option(help=facts.words)], facts.default
+        annotation = Annotated[str, typer.Option(**said)]
+    elif name == "trust_remote_code":
+        annotation = Annotated[bool, typer.Option("--trust-remote-code", show_default=False, **said)]
+    elif kind in (bool, str, str | None):
+        annotation = Annotated[kind, typer.Option(*names, **said)]
     else:
-        annotation, default = Annotated[kind, typer.Option(help=facts.words, min=facts.least)], facts.default
-        if kind in (bool, str):
-            annotation = Annotated[kind, typer.Option(help=facts.words)]
+        annotation = Annotated[kind, typer.Option(*names, min=facts.least, **said)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -43,9 +59,25 @@ def value(name: str, kind: Any, given: Any) -> Any:
         return None if given == "auto" else int(given)
     if name == "streams":
         return () if given is None else tuple(part.strip() for part in given.split(","))
+    if name == "model_args":
+        return model_args(given or [])
     if get_origin(kind) is Literal:
         one_of(f"--{name.replace('_', '-')}", given, get_args(kind))
     return given
+
+
+def model_args(given: list[str]) -> dict[str, Any] | None:
+    """NAME=VALUE pairs as a dictionary: values are JSON (numbers, true, null, lists), and anything else is a text."""
+    arguments: dict[str, Any] = {}
+    for pair in given:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise typer.BadParameter(f"--model-arg {pair[:80]} is not NAME=VALUE, as in max_position_embeddings=4096")
+        try:
+            arguments[name] = json.loads(text)
+        except ValueError:
+            arguments[name] = {"True": True, "False": False, "None": None}.get(text, text)
+    return arguments or None
 
 
 def with_parameters(declared: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -16,7 +16,8 @@ def report(
         list[Path], typer.Argument(help="A folder that `armillary scan` wrote, or two to compare.", metavar="DIR [DIR]")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write (report.html in the first folder).", callback=output_file)
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write (report.html in the first folder).", callback=output_file),
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:

@@ -1,20 +1,23 @@
 """Rotary frequencies: which heads use them, and the loss with others: frequencies, rope."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from armillary.anatomy.naming import recorded_title, title
+from armillary.anatomy.options import ModelOptions
 from armillary.commands.options import (
     AsJson,
     Folder,
     Html,
     Model,
+    OneHead,
     OneLayer,
-    TrustRemoteCode,
+    OtherModel,
     print_json,
     say_if_too_long,
 )
+from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
@@ -36,19 +39,20 @@ OfBase = Annotated[float | None, typer.Option(help="Change only the layers with 
 # Imports inside functions: the program starts without what this command alone needs.
 
 
+@with_parameters(ModelOptions)
 def frequencies(
     folder: Folder,
-    head: Annotated[str | None, typer.Option(help="LAYER.HEAD: only this head.")] = None,
+    head: OneHead = None,
     layer: OneLayer = None,
     share: KeptShare = 0.99,
     text: Annotated[
         str | None,
         typer.Option(help="With --head and --html: also draw the head's frequencies token by token on this text."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model, if it is not where the scan found it.")] = None,
-    trust_remote_code: TrustRemoteCode = False,
+    model: OtherModel = None,
     html: Html = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Print which rotary frequencies the heads use, their high-norm bands, and a recommended p for p-RoPE."""
     import json
@@ -93,21 +97,21 @@ def frequencies(
         layers = sorted(map(int, whole["layer"].unique())) if layer is None else [layer]
         drawn = [*figures.frequencies_by_kind(whole), *(figures.frequencies_by_head(whole, at) for at in layers)]
         if text is not None and head is not None:
-            drawn.insert(0, _on_text(atlas, head, text, model, trust_remote_code))
+            drawn.insert(0, _on_text(atlas, head, text, model, options))
         write_page(html, f"Rotary frequencies of {recorded_title(atlas.attrs['model'])}", drawn)
         typer.echo(f"The figures are in {html}", err=as_json)
 
 
-def _on_text(atlas: "Atlas", head: str, text: str, model: str | None, trust_remote_code: bool) -> "go.Figure":
+def _on_text(atlas: "Atlas", head: str, text: str, model: str | None, options: dict[str, Any]) -> "go.Figure":
     """The norms of a head's q and k at each frequency, token by token of a text."""
-    from armillary.anatomy.loading import load_for, load_tokenizer
+    from armillary.anatomy.loading import as_recorded, load_for, tokenizer_of
     from armillary.figures.rotary import token_usage
     from armillary.probe.dossier import parse_head
     from armillary.probe.rotary_tokens import token_frequencies
 
     source = model or atlas.attrs["model"]["name"]
-    loaded = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+    loaded = load_for(atlas.attrs["model"], source, **options)
+    tokenizer = tokenizer_of(source, as_recorded(atlas.attrs["model"], options))
     say_if_too_long(loaded, tokenizer, text)
     usage = token_frequencies(loaded, tokenizer, *parse_head(head), text)
     norms = {"norm of q": usage.q, "norm of k": usage.k}
@@ -140,21 +144,22 @@ def _print_frequencies(kind: "LayerKind", table: "pd.DataFrame") -> None:
     tables.show(shown, title=f"Frequencies{of}, fastest first, means over heads{frozen}")
 
 
+@with_parameters(ModelOptions)
 def rope(
     model: Model,
     sweep: Sweep = "p=1,0.9,0.75,0.5,0.25,0",
     corpus: Annotated[str, typer.Option(help="Text, as for `armillary scan`.")] = "builtin:prose",
     of_base: OfBase = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence.", min=2)] = None,
-    sequences: Annotated[int, typer.Option(help="How many sequences.", min=1)] = 32,
+    sequences: Annotated[int, typer.Option("--sequences", "--limit", help="How many sequences.", min=1)] = 32,
     html: Html = None,
-    trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Run a model with other rotary frequencies and print the loss of each, with the predicted change of the logits."""
     import json
 
-    from armillary.anatomy.loading import load, load_tokenizer
+    from armillary.anatomy.loading import load, tokenizer_of
     from armillary.interventions.frequencies import refuse_without_rotary
     from armillary.lenses.rotary import recommended_by_kind, recommended_rows
     from armillary.probe.sweep import check_sweep, parse_sweep
@@ -165,10 +170,10 @@ def rope(
     from armillary.text.names import split_sources
 
     what, values = parse_sweep(sweep)
-    loaded = load(model, trust_remote_code=trust_remote_code)
+    loaded = load(model, **options)
     refuse_without_rotary(loaded)
     check_sweep(loaded, what, values, of_base=of_base)
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if needs_tokenizer(corpus) else None
+    tokenizer = tokenizer_of(model, options) if needs_tokenizer(corpus) else None
     with shown_progress() as bar:
         atlas = scan(
             loaded,

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from armillary.commands.options import Model
+from armillary.anatomy.options import ModelOptions
+from armillary.commands.options import Model, NewFolder
 from armillary.commands.parameters import with_parameters
 from armillary.scanning.options import ScanOptions
 
@@ -15,7 +16,7 @@ from armillary.scanning.options import ScanOptions
 @with_parameters(ScanOptions)
 def scan(
     model: Model,
-    out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
+    out: NewFolder,
     corpus: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,10 +78,12 @@ def _list_streams() -> None:
         typer.echo(f"{stream.name:14}{stream.words}{'' if stream.default else ' (only if named)'}")
 
 
+@with_parameters(ModelOptions)
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder to write; a finished demo is shown again.")] = Path(
-        "armillary-demo"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder to write; a finished demo is shown again.")
+    ] = Path("armillary-demo"),
+    **options: Any,
 ) -> None:
     """Scan the bundled small rotary model on the built-in prose, print its heads and write a report."""
     from armillary.report import write_report
@@ -90,7 +93,7 @@ def demo(
     from armillary.training.bundled import bundled
 
     with shown_progress() as bar:
-        atlas = run_scan(bundled("llama"), "builtin:prose", out=out, resume=True, progress=bar)
+        atlas = run_scan(bundled("llama"), "builtin:prose", out=out, resume=True, progress=bar, **options)
     shown = tables.columns_of(atlas.heads, "heads")
     tables.show(shown, title="A small rotary language model, head by head, on Python's own documentation")
     page = write_report(out)

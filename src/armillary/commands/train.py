@@ -1,25 +1,30 @@
 """Train small language models and compare the runs: train, runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from armillary.anatomy.options import ModelOptions
 from armillary.commands.options import AsJson, Html
+from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
 
 # Imports inside functions: the program starts without what this command alone needs.
 
 
+@with_parameters(ModelOptions)
 def train(
     config: Annotated[
         Path, typer.Argument(help="A TOML file: [model], [data], [training], ...", metavar="CONFIG.toml")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder (default: the configuration's path without .toml).")
+        Path | None,
+        typer.Option("--out", "-o", help="The run's folder (default: the configuration's path without .toml)."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed, in place of the configuration's.", min=0)] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Train a small language model and monitor its attention; a killed run continues when started again."""
     from dataclasses import replace
@@ -40,7 +45,7 @@ def train(
     if folder == config:
         raise ArmillaryError(f"{config} has no suffix to take off", advice="name the run's folder with --out")
     with shown_progress("training") as progress:
-        result = train_run(settings, folder, progress=progress)
+        result = train_run(settings, folder, progress=progress, **options)
     run = read_run(folder)
     figures.write_page(folder / "figure.html", f"Training {folder.name}", [training_curves([run])])
     if as_json:

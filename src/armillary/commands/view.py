@@ -3,11 +3,13 @@
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from armillary.commands.options import Folder, TrustRemoteCode
+from armillary.anatomy.options import ModelOptions
+from armillary.commands.options import Folder, OtherModel
+from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
@@ -17,16 +19,17 @@ if TYPE_CHECKING:
 # Imports inside functions: the program starts without what this command alone needs.
 
 
+@with_parameters(ModelOptions)
 def view(
     folder: Folder,
-    model: Annotated[str | None, typer.Option(help="The atlas's model, if it is not where the scan found it.")] = None,
+    model: OtherModel = None,
     compare: Annotated[Path | None, typer.Option(help="A second atlas, to compare with the first.")] = None,
     port: Annotated[int, typer.Option(help="Port to listen on (0: any free port).", min=0, max=65535)] = 0,
     host: Annotated[str, typer.Option(help="Address to listen on (default: only this machine can connect).")] = (
         "127.0.0.1"
     ),
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-    trust_remote_code: TrustRemoteCode = False,
+    **options: Any,
 ) -> None:
     """Open a local page to explore heads, try texts and interventions while you type. Ctrl-C ends it."""
     from armillary.atlas.atlas import open_atlas
@@ -38,7 +41,7 @@ def view(
     atlas = open_atlas(folder)
     other = None if compare is None else open_atlas(compare)
     sock = listening_socket(host, port)  # before the model is loaded, which may take a while
-    live, why = live_model(atlas, model, trust_remote_code)
+    live, why = live_model(atlas, model, options)
     gate = Gate(host)
     viewer = Viewer(Pages(atlas, other, live, why), gate)
     if live is None:
@@ -56,17 +59,19 @@ def view(
     os._exit(code)  # at once: torch takes seconds to shut down, and a layer that is running cannot be interrupted
 
 
-def live_model(atlas: "Atlas", given: str | None, trust_remote_code: bool) -> "tuple[LiveModel | None, str]":
-    """The atlas's model, or why there is none; without --model only a local folder is tried."""
-    from armillary.anatomy.loading import load_for, load_tokenizer
+def live_model(atlas: "Atlas", given: str | None, options: dict[str, Any]) -> "tuple[LiveModel | None, str]":
+    """The atlas's model, from its folder here or from the hub, or why there is none."""
+    from armillary.anatomy.checkpoint import looks_like_path
+    from armillary.anatomy.loading import as_recorded, load_for, tokenizer_of
     from armillary.viewer.live import LiveModel
 
     source = given or str(atlas.attrs["model"]["name"])
-    if given is None and not Path(source).is_dir():
+    if given is None and not Path(source).exists() and looks_like_path(source):
         return None, f"{source} is not a folder here"
     try:
-        model = load_for(atlas.attrs["model"], source, trust_remote_code=trust_remote_code)
-        return LiveModel(model, load_tokenizer(source, trust_remote_code=trust_remote_code), atlas), ""
+        recorded = atlas.attrs["model"]
+        model = load_for(recorded, source, **options)
+        return LiveModel(model, tokenizer_of(source, as_recorded(recorded, options)), atlas), ""
     except ArmillaryError as error:
         if given is not None:
             raise

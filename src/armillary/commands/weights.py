@@ -1,15 +1,23 @@
 """Spectra of the weights, the attention input as a Gaussian process, regimes: weights, gaussian, localization."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from armillary.anatomy.naming import recorded_title, title
-from armillary.commands.options import AsJson, Columns, Folder, Html, Model, one_of, print_json
+from armillary.commands.options import (
+    AsJson,
+    Columns,
+    Folder,
+    Html,
+    Model,
+    NewFolder,
+    one_of,
+    print_json,
+)
 from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
-from armillary.scanning.options import WorkOptions
+from armillary.scanning.options import WeighOptions
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,10 +30,10 @@ SHOWN = 70
 """Rows of a table on the terminal; --json has them all."""
 
 
-@with_parameters(WorkOptions)
+@with_parameters(WeighOptions)
 def weights(
     model: Model,
-    out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
+    out: NewFolder,
     matrices: Annotated[
         bool, typer.Option(help="Also compare whole matrices (q, k, v, o, gate, up, down) with random ones.")
     ] = True,
@@ -34,6 +42,7 @@ def weights(
         typer.Option(help="random: also write the spectra of Gaussian weights of the same shapes and norms."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --against random.", min=0)] = 0,
+    delta: Annotated[bool, typer.Option("--delta", help="With --adapter: the adapter's changes alone.")] = False,
     html: Html = None,
     as_json: AsJson = False,
     **options: Any,
@@ -54,6 +63,7 @@ def weights(
             matrices=matrices,
             against="random" if against else None,
             seed=seed,
+            delta=delta,
             progress=progress,
             **options,
         )
@@ -90,7 +100,7 @@ def _weight_figures(atlas: "Atlas", matrices: bool) -> "list[go.Figure]":
 def gaussian(
     folder: Folder,
     head: Annotated[
-        str | None, typer.Option(help="LAYER.HEAD: this head's logits by lag, predicted and observed.")
+        str | None, typer.Option(help="This head's logits by lag (L3H5 or 3.5), predicted and observed.")
     ] = None,
     shrinkage: Annotated[
         float,
@@ -140,7 +150,9 @@ def gaussian(
 
 def localization(
     folder: Folder,
-    head: Annotated[str | None, typer.Option(help="LAYER.HEAD: rho by position, predicted and observed.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="This head's rho by position (L3H5 or 3.5), predicted and observed.")
+    ] = None,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:

@@ -44,9 +44,9 @@ def replaced_output(model: nn.Module, outputs: Outputs) -> Iterator[nn.Module]:
                     "attention cannot be replaced in this run",
                     advice="run the model under torch.no_grad(), with sdpa or eager",
                 )
-            view.output[:, :, head] = output.to(view.output.dtype)  # in place, in the model's own tensor
+            view.output[:, :, head] = output.to(view.output)  # in place, in the model's own tensor
 
-    with Tap(model, receive):
+    with Tap(model, receive, own=True):
         yield model
 
 
@@ -54,6 +54,6 @@ def attention_times_values(
     view: AttentionView, head: int, attention: Float[Tensor, "batch query key"]
 ) -> Float[Tensor, "batch query ev"]:
     """This attention times the values of the head."""
-    values = view.v[:, head // (view.heads // view.v.shape[1])].to(attention.dtype)
+    values = view.v[:, head // (view.heads // view.v.shape[1])].to(attention)
     with exact_arithmetic(attention):
         return attention @ values

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from armillary.anatomy.description import Anatomy, Layer
-from armillary.anatomy.source import describe
+from armillary.anatomy.source import describe_own
 from armillary.anatomy.weights import LayerWeights
 from armillary.errors import ArmillaryError
 
@@ -33,7 +33,7 @@ class ChosenHeads:
 
 def choose_heads(model: nn.Module, layers: Iterable[int] | None, heads: Heads) -> list[ChosenHeads]:
     """The chosen layers and heads of a model. Mistakes raise before anything is changed."""
-    anatomy = describe(model)
+    anatomy = describe_own(model)
     anatomy.weights(0)  # raises for a family without an adapter
     numbers = list(range(len(anatomy.layers))) if layers is None else sorted(set(layers))
     pairs = _pairs(anatomy, numbers, heads)

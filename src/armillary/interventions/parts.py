@@ -11,6 +11,7 @@ from armillary.anatomy.layout import find_stack
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError, unknown
 from armillary.lenses.constituents import means_of
+from armillary.observe.precision import measurable, single
 from armillary.streams.constituents import Means
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _changed(x: Tensor, layer: int, part: Part, means: Means) -> Tensor:
         )
     if x.shape[-1] != len(mean):
         raise ArmillaryError(f"the atlas is of a model with width {len(mean)}, but this one has {x.shape[-1]}")
-    p = pos[: x.shape[1]].to(x.device)
-    x_wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    changed = x_wide - p if part == "position" else (mean.to(x.device) + p).expand_as(x_wide)
-    return torch.cat([x[:, : means.skip], changed[:, means.skip :].to(x.dtype)], 1)
+    exact = single(measurable(x))  # the means are in float64
+    p = pos[: x.shape[1]].to(exact.device)
+    changed = exact - p if part == "position" else (mean.to(exact.device) + p).expand_as(exact)
+    return torch.cat([x[:, : means.skip], changed[:, means.skip :].to(x)], 1)

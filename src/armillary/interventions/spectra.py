@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from armillary.errors import ArmillaryError
 from armillary.interventions.chosen import ChosenHeads, Heads, choose_heads, restored, tensors_of
+from armillary.observe.precision import wide
 
 Kept = Literal["shape", "norm", "spectrum"]
 PARTS = ("q", "k", "v", "o")
@@ -86,7 +87,7 @@ def cut(
 
     def change() -> None:
         for matrix in matrices:
-            u, s, v = torch.linalg.svd(matrix.double(), full_matrices=False)
+            u, s, v = torch.linalg.svd(wide(matrix), full_matrices=False)
             top = torch.arange(len(s), device=s.device) < rank
             s = s * (top if keep == "top" else ~top)
             matrix.copy_((u * s) @ v)
@@ -130,16 +131,16 @@ def randomized(
 
 def random_matrix(matrix: Float[Tensor, "n m"], keep: Kept, generator: torch.Generator) -> Float[Tensor, "n m"]:
     """A random matrix with the shape, the norm or the singular values of `matrix`."""
-    n, m = matrix.shape
-    noise: Tensor = torch.randn(n, m, generator=generator, dtype=torch.float64).to(matrix.device)
+    (n, m), exact = matrix.shape, wide(matrix)
+    noise: Tensor = torch.randn(n, m, generator=generator, dtype=torch.float64).to(exact.device)
     if keep == "shape":
         return noise.mul((2 / (n + m)) ** 0.5)
     if keep == "norm":
-        return noise.mul(matrix.double().norm() / noise.norm())
+        return noise.mul(exact.norm() / noise.norm())
     small = min(n, m)
-    left = haar(n, small, generator).to(matrix.device)
-    right = haar(m, small, generator).to(matrix.device)
-    return left.mul(torch.linalg.svdvals(matrix.double())).mm(right.T)
+    left = haar(n, small, generator).to(exact.device)
+    right = haar(m, small, generator).to(exact.device)
+    return left.mul(torch.linalg.svdvals(exact)).mm(right.T)
 
 
 def haar(n: int, k: int, generator: torch.Generator) -> Float[Tensor, "n k"]:

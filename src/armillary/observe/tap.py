@@ -23,6 +23,7 @@ from armillary.anatomy.source import describe, transformer_of
 from armillary.anatomy.versions import refuse_too_old
 from armillary.errors import ArmillaryError
 from armillary.observe.bypassing import watch_for
+from armillary.observe.precision import measurable
 from armillary.observe.view import AttentionView, split_mask
 
 OnAttention = Callable[[AttentionView], object]
@@ -35,6 +36,9 @@ class Tap:
     on_residual(l, h), if given, receives the residual stream: l = 0 after the embeddings, ..., L after the last
     block. The model is restored when the context ends, also after an exception. One tap per model at a time. Of an
     encoder-decoder the encoder is observed, or the part that is asked for: 'decoder' or 'cross'.
+
+    Tensors are the model's own. On a device without float64 (mps), where statistics could not be summed, they are
+    copies on the CPU, unless `own` is set, for receivers that write into the output.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Tap:
         on_residual: OnResidual | None = None,
         *,
         part: str = "",
+        own: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ArmillaryError(
@@ -55,6 +60,7 @@ class Tap:
             refuse_too_old(model.config)
         self._on_attention = on_attention
         self._on_residual = on_residual
+        self._own = own
         self._stack: Stack = find_stack(model, self.anatomy)
         if on_residual is not None and not self._stack.blocks:
             raise ArmillaryError(
@@ -164,19 +170,26 @@ class Tap:
         self._on_attention(
             replace(
                 view,
-                q=view.q.detach(),
-                k=view.k.detach(),
-                v=view.v.detach(),
-                bias=None if view.bias is None else view.bias.detach(),
-                sinks=None if view.sinks is None else view.sinks.detach(),
-                output=None if view.output is None else view.output.detach(),
+                q=self._given(view.q),
+                k=self._given(view.k),
+                v=self._given(view.v),
+                mask=self._given(view.mask),
+                bias=self._given(view.bias),
+                sinks=self._given(view.sinks),
+                output=self._given(view.output),
                 layer=layer,
                 module=self._stack.names[id(module)],
-                x=x,
-                valid=self._valid(module, view),
-                keys_from=keys_from,
+                x=self._given(x),
+                valid=self._given(self._valid(module, view)),
+                keys_from=self._given(keys_from),
             )
         )
+
+    def _given(self, tensor: Any) -> Any:
+        """A tensor of the view: the model's own, or, where statistics could not be summed, a copy on the CPU."""
+        if tensor is None:
+            return None
+        return tensor.detach() if self._own else measurable(tensor.detach())
 
     def _valid(self, module: nn.Module, view: AttentionView) -> Tensor | None:
         """The padding mask of this module's queries."""
@@ -194,14 +207,15 @@ class Tap:
     def _block_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._owns(module) and self._on_residual is not None:
             self._on_residual(
-                self._forward.blocks % len(self._stack.blocks), _hidden(args or kwargs.get("hidden_states"))
+                self._forward.blocks % len(self._stack.blocks),
+                self._given(_hidden(args or kwargs.get("hidden_states"))),
             )
 
     def _block_ends(self, module: nn.Module, args: Any, computed: Any) -> None:
         if self._owns(module) and self._on_residual is not None:
             self._forward.blocks += 1
             if self._forward.blocks % len(self._stack.blocks) == 0:
-                self._on_residual(len(self._stack.blocks), _hidden(computed))
+                self._on_residual(len(self._stack.blocks), self._given(_hidden(computed)))
 
     # called by the wrapped interface ------------------------------------------------------------------------
 

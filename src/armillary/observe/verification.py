@@ -207,7 +207,7 @@ class _OutputProjections:
         total = sum((z[:, :, a].to(wide) @ w.to(wide) for a, w in enumerate(weights.o)), torch.zeros((), dtype=wide))
         if weights.o_bias is not None:
             total = total + weights.o_bias.to(wide)
-        error = relative_error(total, computed.reshape(total.shape).to(wide))
+        error = relative_error(total, computed.reshape(total.shape).to(total))
         return LayerCheck(**{**vars(check), "projected": error})
 
 

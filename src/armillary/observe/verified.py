@@ -35,9 +35,17 @@ class Record:
     samples: dict[str, SampleCheck]
 
 
-def check_all(names: Iterable[str] | None = None, progress: Progress | None = None) -> Record:
-    """Verify the sample model of every family and variant that the installed transformers can run, now."""
+def check_all(
+    names: Iterable[str] | None = None,
+    progress: Progress | None = None,
+    device: str = "cpu",
+    dtype: str = "auto",
+    attn_implementation: str | None = None,
+) -> Record:
+    """Verify the sample model of every family and variant that the installed transformers can run, now, on a device and
+    in a precision (as they are made)."""
     # for start-up: models need torch and transformers
+    from armillary.anatomy.devices import pick_device, pick_dtype
     from armillary.anatomy.other_samples import part_of
     from armillary.anatomy.samples import SAMPLES, sample_model, unavailable
     from armillary.observe.verification import verify
@@ -45,7 +53,12 @@ def check_all(names: Iterable[str] | None = None, progress: Progress | None = No
     checks = {}
     available = [name for name in names or SAMPLES if not unavailable(name)]
     for name in (progress or Progress()).each(available, "families"):
-        result = verify(sample_model(name), part=part_of(name))
+        model = sample_model(name)
+        if attn_implementation is not None:
+            model.set_attn_implementation(attn_implementation)
+        chosen = pick_dtype(dtype, device)
+        model = model.to(device=pick_device(device), dtype=None if isinstance(chosen, str) else chosen)
+        result = verify(model, part=part_of(name))
         checks[name] = SampleCheck(
             result.identical,
             result.worst("output"),

@@ -9,21 +9,20 @@ import pandas as pd
 from armillary.errors import ArmillaryError
 from armillary.lenses.labels import IN_REPEATS, evidence_table
 from armillary.probe.terms import TextConstituents
-from armillary.text.numerals import whole_number
+from armillary.text.numerals import head_name
 
 if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
 
 
 def parse_head(name: str) -> tuple[int, int]:
-    """'3.5' as layer 3, head 5."""
-    before, _, after = name.partition(".")
-    layer, head = whole_number(before), whole_number(after)
-    if layer is None or head is None:
+    """'L3H5', '3.5' or '3 5' as layer 3, head 5."""
+    parsed = head_name(name)
+    if parsed is None:
         raise ArmillaryError(
-            f"{name!r} is not a head", advice="write LAYER.HEAD, as in 3.5", given=name, expected="LAYER.HEAD"
+            f"{name!r} is not a head", advice="write LAYER.HEAD, as in 3.5, or L3H5", given=name, expected="LAYER.HEAD"
         )
-    return layer, head
+    return parsed
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from armillary.errors import ArmillaryError
 from armillary.interventions.attention import attention_times_values, replaced_output
 from armillary.lenses.constituents import means_of
 from armillary.lenses.labels import IN_REPEATS, IN_TEXT
+from armillary.observe.precision import wide
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView
 from armillary.probe.removals import Removal
@@ -176,7 +177,7 @@ class _Batch:
         """The change of attention of this layer's heads by each removal, and their outputs after it."""
         removed = Removal(self.anatomy, self.means, view)
         for head in (head for head in self.heads if head.layer == view.layer):
-            before = view.of_head(head.head).attention()[:, 0, self.first :].double()
+            before = wide(view.of_head(head.head).attention()[:, 0, self.first :])
             place = torch.arange(view.queries, device=before.device)
             keys = None if head.relation is None else head.relation(place[self.first :, None], place[None])
             for removal in _removals(head.label).values():
@@ -206,7 +207,8 @@ class _Batch:
         losses = []
         for logits, following in zip(computed.logits[:, self.first : -1], ids[:, self.first + 1 :], strict=True):
             parts = zip(logits.split(rows), following.split(rows), strict=True)
-            losses.append(torch.cat([cross_entropy(a.double(), b, reduction="none") for a, b in parts]).mean())
+            exact = ((wide(a), b) for a, b in parts)
+            losses.append(torch.cat([cross_entropy(a, b.to(a.device), reduction="none") for a, b in exact]).mean())
         return torch.stack(losses).cpu().numpy()
 
 

@@ -16,6 +16,7 @@ from armillary.anatomy.modes import evaluating
 from armillary.anatomy.source import describe
 from armillary.errors import ArmillaryError
 from armillary.machine.limits import OPERATIONS, refuse_beyond_patience
+from armillary.observe.precision import wide
 from armillary.observe.tap import Tap
 from armillary.progress import Progress
 from armillary.streams.attention import AttentionStatistics
@@ -91,8 +92,8 @@ def run(
     loss = None
     with evaluating(model), Tap(model, lambda view: statistics.update(view.layer, view)):
         if predicts(model):
-            logits = model(input_ids=tokens).logits[0, :-1].double()
-            loss = float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:]))
+            logits = wide(model(input_ids=tokens).logits[0, :-1])
+            loss = float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:].to(logits.device)))
         else:
             entry(model)(input_ids=tokens)
     finished = statistics.finish()

@@ -183,6 +183,8 @@ class Run:
                 "config": self.facts.config,
                 "dtype": self.facts.dtype,
                 "family": self.facts.anatomy.family,
+                **({"revision": self.facts.revision} if self.facts.revision else {}),
+                **({"adapter": self.facts.adapter} if self.facts.adapter else {}),
             },
             "corpus": {"name": self.corpus_name, "sha256": self.sequences.sha256},
             "settings": as_record(self.settings),

@@ -3,7 +3,7 @@
 import inspect
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,20 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from armillary.anatomy.description import Anatomy
+from armillary.anatomy.devices import input_device
+from armillary.anatomy.hub import cached_commit
 from armillary.anatomy.identity import config_hash, fingerprint
 from armillary.anatomy.layout import entry, find_stack
-from armillary.anatomy.loading import load_on
+from armillary.anatomy.loading import load
 from armillary.anatomy.modes import evaluating
+from armillary.anatomy.options import ModelOptions
 from armillary.anatomy.registry import known_families
 from armillary.anatomy.source import describe
 from armillary.anatomy.weights import LayerWeights
 from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task, TaskFailed, run_task, sentence
 from armillary.engines.packing import Packed
 from armillary.errors import ArmillaryError
+from armillary.observe.precision import measurable
 from armillary.observe.tap import Tap
 from armillary.observe.verified import versions
 from armillary.observe.view import AttentionView
@@ -51,17 +55,16 @@ class Facts:
     parameters: int
     device: str
     """The kind of device of the model's first weights."""
+    revision: str | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
 class ScanJob:
-    """The model to scan: a folder, a hub id, or a model loaded in this process."""
+    """The model to scan: a folder or a hub id with the options of `load`, or a model loaded in this process."""
 
     model: nn.Module | str | Path
-    device: str = "auto"
-    dtype: str = "auto"
-    trust_remote_code: bool = False
-    device_map: Any = None
+    options: ModelOptions = field(default_factory=lambda: ModelOptions())
 
     @property
     def here_only(self) -> bool:
@@ -70,16 +73,15 @@ class ScanJob:
     def open(self, number: int, workers: int) -> "ScanBench":
         if isinstance(self.model, nn.Module):
             return ScanBench(self.model)
-        return ScanBench(
-            load_on(
-                self.model,
-                device=own_device(self.device, number) if self.device_map is None else self.device,
-                dtype=self.dtype,
-                trust_remote_code=self.trust_remote_code,
-                device_map=self.device_map,
-                gpus=own_gpus(number, workers, torch.cuda.device_count()),
-            )
-        )
+        device = self.options.get("device", "auto")
+        if self.options.get("device_map") is None:
+            device = own_device(device, number)
+        gpus = own_gpus(number, workers, torch.cuda.device_count())
+        options: dict[str, Any] = {**self.options, "device": device}
+        bench = ScanBench(load(self.model, gpus=gpus, **options))
+        adapter, commit = self.options.get("adapter"), cached_commit(self.model, self.options.get("revision"))
+        bench.facts = replace(bench.facts, revision=commit, adapter=None if adapter is None else str(adapter))
+        return bench
 
     def differences(self, first: Facts, other: Facts) -> list[str]:
         unlike = [] if first.weights == other.weights else ["it has other weights"]
@@ -245,8 +247,8 @@ class ScanBench:
         device = input_device(self.model)
         for start in range(0, len(rows), work.settings["batch"]):
             batch = rows[start : start + work.settings["batch"]]
-            self._ids = ids = torch.from_numpy(work.tokens[batch]).to(device)
-            self._begun = start
+            ids = torch.from_numpy(work.tokens[batch]).to(device)
+            self._ids, self._begun = measurable(ids), start  # beside the tap's tensors
             try:
                 with torch.no_grad():
                     network(input_ids=ids, **options)
@@ -279,12 +281,6 @@ class ScanBench:
         except Exception:
             return True
         return False
-
-
-def input_device(model: nn.Module) -> torch.device:
-    """The device for token ids: that of the model's first weights."""
-    device = next(model.parameters()).device
-    return torch.device("cpu") if device.type == "meta" else device  # offloaded: accelerate moves what is passed
 
 
 def multiplied(model: nn.Module) -> int:

@@ -6,6 +6,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from armillary.anatomy.loading import as_recorded
+from armillary.anatomy.options import ModelOptions, complete, keywords, of
 from armillary.atlas.atlas import Atlas, open_atlas
 from armillary.atlas.differences import disagreements, essential
 from armillary.engines import opened
@@ -15,7 +17,7 @@ from armillary.progress import Progress
 from armillary.scanning.driver import FIRST_FILES, Run
 from armillary.scanning.folder import FileKind, Part, Plan, ScanFolder, plan
 from armillary.scanning.job import ScanJob
-from armillary.scanning.options import MergeOptions, ScanSettings, complete, keywords
+from armillary.scanning.options import MergeOptions, ScanSettings
 from armillary.scanning.parts import read_sequences_of
 from armillary.scanning.settings import settings_of, shard_of
 
@@ -86,13 +88,13 @@ def merge(
     if Path(out).resolve() in {part.path.resolve() for part in scan_parts}:
         raise ArmillaryError(f"{out} is one of the parts", advice="choose another `out`")
     recorded = scan_parts[0].description
-    job = ScanJob(
-        model or recorded["model"]["name"],
-        chosen["device"],
-        recorded["model"]["dtype"],
-        chosen["trust_remote_code"],
-        chosen["device_map"],
-    )
+    if chosen["dtype"] not in ("auto", recorded["model"]["dtype"]):
+        raise ArmillaryError(
+            f"the parts were scanned in {recorded['model']['dtype']}, not in {chosen['dtype']}",
+            advice="leave `dtype` out: it is that of the parts",
+        )
+    given = as_recorded(recorded["model"], {**of(ModelOptions, chosen), "dtype": recorded["model"]["dtype"]})
+    job = ScanJob(model or recorded["model"]["name"], ModelOptions(**given))  # type: ignore[typeddict-item]
     with opened(chosen["engine"], chosen["workers"], chosen["threads"], chosen["address"]) as engine:
         try:
             facts = engine.start(job)

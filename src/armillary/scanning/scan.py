@@ -10,7 +10,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from armillary.anatomy.description import Anatomy
-from armillary.anatomy.loading import load_tokenizer
+from armillary.anatomy.loading import tokenizer_of
+from armillary.anatomy.options import ModelOptions, complete, keywords, of, parameters, refuse_idle
 from armillary.atlas.atlas import Atlas, open_atlas
 from armillary.engines import opened
 from armillary.machine.limits import attention_seconds, refuse_beyond_memory, refuse_beyond_patience
@@ -19,7 +20,7 @@ from armillary.progress import Progress
 from armillary.scanning.driver import Run
 from armillary.scanning.folder import parse_part, shard_size
 from armillary.scanning.job import Facts, ScanJob
-from armillary.scanning.options import ScanOptions, ScanSettings, complete, keywords, parameters
+from armillary.scanning.options import ScanOptions, ScanSettings
 from armillary.scanning.settings import LENGTH, scan_settings, wanted_of
 from armillary.streams.resting import most_seen
 from armillary.text.sequences import Sequences, check_corpus, read_sequences, refuse_too_many, token_sequences
@@ -86,11 +87,13 @@ def _run(model: nn.Module | str | Path, corpus: Corpus, tokenizer: Any, options:
     if not isinstance(corpus, Tensor | np.ndarray):
         refuse_too_many(before_loading["sequences"], wanted_of(before_loading).length, corpus)
         check_corpus(corpus)
-    job = ScanJob(model, options["device"], options["dtype"], options["trust_remote_code"], options["device_map"])
+    job = ScanJob(model, ModelOptions(**of(ModelOptions, options)))  # type: ignore[typeddict-item]
+    if isinstance(model, nn.Module):
+        refuse_idle(job.options, ("trust_remote_code",), "the model is already loaded")
     with opened(options["engine"], options["workers"], options["threads"], options["address"]) as engine:
         facts = engine.start(job)
         if tokenizer is None and isinstance(job.model, str | Path) and needs_tokenizer(corpus):
-            tokenizer = load_tokenizer(job.model, trust_remote_code=job.trust_remote_code)
+            tokenizer = tokenizer_of(job.model, job.options)
         settings = _settings(options, corpus, facts.anatomy.max_positions)
         length = wanted_of(settings).length
         if settings["shard"] is None:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from armillary.anatomy.options import complete, parameters
 from armillary.errors import ArmillaryError
 from armillary.files.records import mismatch
-from armillary.scanning.options import ScanSettings, complete, parameters
+from armillary.scanning.options import ScanSettings
 from armillary.streams.registry import DEFAULT_STREAMS
 from armillary.streams.wanted import Wanted
 

@@ -12,10 +12,11 @@ import torch
 import zarr
 from torch import Tensor, nn
 
-from armillary.anatomy.checkpoint import expanded
 from armillary.anatomy.description import Anatomy
+from armillary.anatomy.hub import commit_of, fetched
 from armillary.anatomy.identity import config_hash, fingerprint, folder_identity
 from armillary.anatomy.naming import title
+from armillary.anatomy.options import complete, keywords, refuse_idle
 from armillary.anatomy.source import describe
 from armillary.atlas.arrays import Arrays, write_group
 from armillary.atlas.atlas import FORMAT, FORMAT_VERSION, Atlas, open_atlas
@@ -32,12 +33,12 @@ from armillary.machine.temporary import temporary_folder
 from armillary.observe.verified import versions
 from armillary.progress import Progress
 from armillary.scanning.folder import FileKind, ScanFolder
-from armillary.scanning.options import WorkOptions, complete, keywords
+from armillary.scanning.options import WeighOptions
 from armillary.scanning.spectra import Against, layer_arrays, spectral_arrays
 from armillary.scanning.tasks import LayerSpectra
 
 
-@keywords(WorkOptions)
+@keywords(WeighOptions)
 def weigh(
     source: nn.Module | str | Path,
     *,
@@ -45,28 +46,27 @@ def weigh(
     matrices: bool = True,
     against: Against | None = None,
     seed: int = 0,
-    **options: Unpack[WorkOptions],
+    delta: bool = False,
+    **options: Unpack[WeighOptions],
 ) -> Atlas:
     """The spectra of a model's weights as an Atlas, kept in the folder `out` (without one, until the program ends).
 
-    `source` is a folder of safetensors, a GGUF file (neither is loaded as a model) or a loaded model. `matrices` also
+    `source` is a folder of safetensors, a hub id, a GGUF file (none is loaded as a model) or a loaded model. Quantized
+    weights are decoded; an `adapter` is merged, or with `delta` its changes are weighed alone. `matrices` also
     compares q, k, v, o, gate, up and down with random matrices, which takes most of the time. against="random" adds the
     spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. Several `workers` share
     the layers, as local processes or on the Ray cluster at `address` (engine="ray").
     """
     if against not in (None, "random"):
         raise ArmillaryError(f"`against={against!r}` is not known", advice="it can be 'random'")
-    chosen: WorkOptions = complete(options, WorkOptions, "weigh")
-    trust_remote_code = chosen["trust_remote_code"]
-    anatomy = describe(source, trust_remote_code=trust_remote_code)
-    if not isinstance(source, nn.Module) and not Path(expanded(source)).exists():
-        raise ArmillaryError(
-            f"the weights of {source} are read from its files", advice="download the model and give its folder"
-        )
+    chosen: WeighOptions = complete(options, WeighOptions, "weigh")
+    files = Files.of(source, chosen, delta)
+    anatomy = files.describe()
     anatomy.weights(0)  # raises an error with the reason if the weights cannot be read
-    settings = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
+    settings: dict[str, Any] = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
+    settings |= {"delta": True} if delta else {}
     description = {
-        "model": {"name": _name(source), **_identity(source, trust_remote_code), "family": anatomy.family},
+        "model": {"name": _name(source), **files.identity(), **files.record(), "family": anatomy.family},
         "corpus": {"name": "none: weights alone"},
         "settings": settings,
     }
@@ -74,12 +74,12 @@ def weigh(
     with ScanFolder(place) as folder:
         if not folder.begin(description, resume=chosen["resume"], overwrite=chosen["overwrite"]):
             with opened(chosen["engine"], chosen["workers"], chosen["threads"], chosen["address"]) as engine:
-                engine.start(WeighJob(source, matrices, against, seed, trust_remote_code))
+                engine.start(WeighJob(files, matrices, against, seed))
                 layers = _Layers(folder, len(anatomy.layers))
                 progress = chosen["progress"] or Progress()
                 progress.begin("reading weights", len(layers), "layers")
                 drive(engine, layers, progress, len(layers))
-            _refuse_changed(folder, description, _identity(source, trust_remote_code))
+            _refuse_changed(folder, description, files.identity())
             try:
                 _write(folder, anatomy, description)
             except OSError as error:
@@ -89,18 +89,56 @@ def weigh(
 
 
 @dataclass(frozen=True)
+class Files:
+    """Where weights are read from: a loaded model, or a folder, GGUF file or hub id, of one commit, with an adapter."""
+
+    source: nn.Module | str | Path
+    revision: str | None
+    adapter: str | None
+    delta: bool
+    trust_remote_code: bool
+
+    @classmethod
+    def of(cls, source: nn.Module | str | Path, options: WeighOptions, delta: bool) -> "Files":
+        """The files; those of a hub id are fetched, so that all workers read the same commit."""
+        revision, adapter = options["revision"], options["adapter"]
+        if isinstance(source, nn.Module):
+            refuse_idle(options, ("trust_remote_code",), "the model is already loaded")
+        else:
+            revision = commit_of(fetched(source, revision=revision)) or revision
+        return cls(source, revision, None if adapter is None else str(adapter), delta, options["trust_remote_code"])
+
+    def describe(self) -> Anatomy:
+        """The anatomy, with weights that are read a layer at a time."""
+        if isinstance(self.source, nn.Module):
+            return describe(self.source)
+        place, trusted = fetched(self.source, revision=self.revision), self.trust_remote_code
+        return describe(place, trust_remote_code=trusted, adapter=self.adapter, delta=self.delta)
+
+    def identity(self) -> dict[str, str]:
+        """Hashes that identify the model, independent of its path."""
+        if isinstance(self.source, nn.Module):
+            return {"weights": fingerprint(self.source), "config": config_hash(self.source)}
+        place = fetched(self.source, revision=self.revision)
+        return {"weights": folder_identity(place, trust_remote_code=self.trust_remote_code, adapter=self.adapter)}
+
+    def record(self) -> dict[str, str]:
+        """The commit and the adapter, where there are any."""
+        return {name: value for name, value in (("revision", self.revision), ("adapter", self.adapter)) if value}
+
+
+@dataclass(frozen=True)
 class WeighJob:
     """The checkpoint whose layers the workers read, and what they compute."""
 
-    source: nn.Module | str | Path
+    files: Files
     matrices: bool
     against: Against | None
     seed: int
-    trust_remote_code: bool
 
     @property
     def here_only(self) -> bool:
-        return isinstance(self.source, nn.Module)
+        return isinstance(self.files.source, nn.Module)
 
     def open(self, number: int, workers: int) -> "WeighBench":
         return WeighBench(self)
@@ -115,8 +153,8 @@ class WeighBench:
 
     def __init__(self, job: WeighJob) -> None:
         self._job = job
-        self._anatomy = describe(job.source, trust_remote_code=job.trust_remote_code)
-        self.facts = {**({} if job.here_only else _identity(job.source, job.trust_remote_code)), **versions()}
+        self._anatomy = job.files.describe()
+        self.facts = {**({} if job.here_only else job.files.identity()), **versions()}
 
     def share(self, data: bytes) -> None:
         """Layers share no data."""
@@ -218,10 +256,3 @@ def _name(source: nn.Module | str | Path) -> str:
     if isinstance(source, nn.Module):
         return getattr(getattr(source, "config", None), "name_or_path", "") or type(source).__name__
     return str(source)
-
-
-def _identity(source: nn.Module | str | Path, trust_remote_code: bool) -> dict[str, str]:
-    """Hashes that identify the model, independent of its path."""
-    if isinstance(source, nn.Module):
-        return {"weights": fingerprint(source), "config": config_hash(source)}
-    return {"weights": folder_identity(source, trust_remote_code=trust_remote_code)}

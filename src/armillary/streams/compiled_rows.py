@@ -367,7 +367,9 @@ def add_row(flat, at, width, start, stop, where, tile, soft, shift, off, lag, si
 
 
 @compiled
-def add_rows(flat, shape, where, tile, geometry, soft, seen, bias, shift, middle, sinks, sums, lags, cells, hits, means, buffers):
+def add_rows(
+    flat, shape, where, tile, geometry, soft, seen, bias, shift, middle, sinks, sums, lags, cells, hits, means, buffers
+):
     """Add the rows of one head and text."""
     b, h = where
     rows, width = shape[2], u8(shape[3])
@@ -404,7 +406,9 @@ def add_rows(flat, shape, where, tile, geometry, soft, seen, bias, shift, middle
 
 
 @compiled
-def add_heads(heads, tile, geometry, logits, soft, seen, bias, near, shift, middle, sinks, sums, lags, cells, hits, means):
+def add_heads(
+    heads, tile, geometry, logits, soft, seen, bias, near, shift, middle, sinks, sums, lags, cells, hits, means
+):
     """Add the rows of heads[0] to heads[1] of a tile, text after text: logits (text, head, row, key).
 
     tile: number of skipped columns; begin and end of the columns that need no centered logits; columns of the first

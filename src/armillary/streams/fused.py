@@ -168,7 +168,14 @@ class FusedLayer:
         """Count the block's pairs; they are the same in all heads."""
         skipped, cells = max(0, self.skip - block.keys.start), self._cells(block)
         compiled_rows.add_counts(
-            block.begin, block.end, block.mask, len(self.q), skipped, *cells, self._lag(block), self.lag_count,
+            block.begin,
+            block.end,
+            block.mask,
+            len(self.q),
+            skipped,
+            *cells,
+            self._lag(block),
+            self.lag_count,
             self.cell_count,
         )
 
@@ -195,7 +202,15 @@ class FusedLayer:
         means = np.empty(logits.shape[:3])
         geometry = (block.begin, block.end, *self._cells(block))
         of_tile = (self.sums[heads], self.lags[heads], self.cells[heads], self.hits[heads], means)
-        given = (logits.numpy(), soft, mask, bias, self.near[heads], self.shift[:, heads, block.rows], self.middle[heads])
+        given = (
+            logits.numpy(),
+            soft,
+            mask,
+            bias,
+            self.near[heads],
+            self.shift[:, heads, block.rows],
+            self.middle[heads],
+        )
         in_spans(
             lambda first, last: compiled_rows.add_heads(
                 (first, last), places, geometry, *given, self.sinks[heads], *of_tile

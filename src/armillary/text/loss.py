@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from armillary.machine.float64 import wide
 from armillary.text.sequences import Sequences
 
 SEQUENCES = 4
@@ -81,7 +82,8 @@ def _loss(model: Any, ids: Int[Tensor, "1 token"], positions: Int[Tensor, "posit
         skipped = int(positions.min()) - 1
         positions = torch.arange(skipped + 1, skipped + 1 + len(positions))
         logits = model(input_ids=ids[:, : int(positions.max())], **options).logits[0, skipped:]
-    return cross_entropy(logits.double(), ids[0, positions.to(ids.device)].to(logits.device))
+    logits = wide(logits)
+    return cross_entropy(logits, ids[0, positions.to(ids.device)].to(logits.device))
 
 
 def predicts_next(model: nn.Module, causal: bool | None) -> bool:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int, Integer
 from torch import Tensor
 
+from armillary.anatomy.devices import input_device
 from armillary.anatomy.modes import evaluating
 from armillary.errors import ArmillaryError
 from armillary.files.atomic import read_checked, remove_with_checksum, write_atomically, write_with_checksum, writing
@@ -67,7 +68,7 @@ def train(
     for step in range(start, settings.steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step)
-        ids = draw(parts, settings, step)
+        ids = draw(parts, settings, step).to(input_device(model))
         loss = model(input_ids=ids, labels=ids).loss
         (loss if penalty is None else loss + penalty()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
@@ -112,7 +113,9 @@ def mean_loss(model: Any, tokens: Integer[np.ndarray, "token"], length: int, bat
     windows = len(tokens) // length
     if windows == 0:
         raise ArmillaryError(f"{len(tokens)} tokens are too few for one window of {length}")
-    rows = torch.from_numpy(tokens[: windows * length].reshape(windows, length).astype(np.int64))
+    rows = torch.from_numpy(tokens[: windows * length].reshape(windows, length).astype(np.int64)).to(
+        input_device(model)
+    )
     with evaluating(model):
         losses = [float(model(input_ids=ids, labels=ids).loss) * len(ids) for ids in rows.split(batch)]
     return sum(losses) / windows
@@ -151,7 +154,7 @@ def _resume(model: Any, optimizer: Any, settings: TrainSettings, folder: Path, l
         data = read_checked(path)
         if data is None:
             continue
-        state = torch.load(BytesIO(data), weights_only=True)
+        state = torch.load(BytesIO(data), map_location="cpu", weights_only=True)  # also on a machine without the device
         saved_settings = json.loads(state["settings"])
         different = [key for key, value in asdict(settings).items() if saved_settings.get(key) != value]
         if different:

@@ -22,8 +22,10 @@ import numpy as np
 import torch
 from jaxtyping import Integer
 
-from armillary.anatomy.loading import load_tokenizer
+from armillary.anatomy.devices import moved, pick_device, pick_dtype
+from armillary.anatomy.loading import tokenizer_of
 from armillary.anatomy.modes import own_random_numbers
+from armillary.anatomy.options import ModelOptions, complete, refuse_idle
 from armillary.anatomy.rotary_buffers import apply
 from armillary.anatomy.versions import PROPORTIONAL, below, installed
 from armillary.atlas.differences import differences
@@ -48,6 +50,9 @@ from armillary.training.run_files import read_log, read_result, read_settings
 HELD_OUT_WINDOWS = 8
 """During training the held-out loss is measured on this many windows; at the end on all."""
 
+BUILT = ("device", "dtype", "attn_implementation", "revision", "trust_remote_code")
+"""The options of `load` that training reads."""
+
 OnStep = Callable[[int, float], None]
 
 
@@ -62,9 +67,19 @@ class Text:
 
 @own_random_numbers()
 def train_run(
-    config: RunConfig, folder: Path, on_step: OnStep | None = None, progress: Progress | None = None
+    config: RunConfig,
+    folder: Path,
+    on_step: OnStep | None = None,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Train, or resume the run in `folder`; returns the contents of result.json."""
+    """Train, or resume the run in `folder`; returns the contents of result.json.
+
+    Of the options of `load`, device, dtype and attn_implementation are the model's; revision and trust_remote_code are
+    the tokenizer's.
+    """
+    chosen: ModelOptions = complete(options, ModelOptions, "train")
+    refuse_idle(chosen, BUILT, "training builds its model")
     _refuse_other(config, folder)
     if (folder / "result.json").is_file():  # nothing to write, so no lock is needed
         return read_result(folder)
@@ -72,13 +87,15 @@ def train_run(
         _refuse_other(config, folder)
         if (folder / "result.json").is_file():
             return read_result(folder)
-        return _train(config, folder, on_step, progress or Progress())
+        return _train(config, folder, on_step, progress or Progress(), chosen)
 
 
-def _train(config: RunConfig, folder: Path, on_step: OnStep | None, progress: Progress) -> dict[str, Any]:
+def _train(
+    config: RunConfig, folder: Path, on_step: OnStep | None, progress: Progress, options: ModelOptions
+) -> dict[str, Any]:
     """Train in the folder, which the caller has locked."""
-    text = read_text(config)
-    model, penalty = build(config, text)
+    text = read_text(config, options)
+    model, penalty = build(config, text, options)
     _write_settings(config, folder)  # only when it is clear that the run can start
     remove_leftovers(folder)
     length = config.training.length
@@ -134,8 +151,11 @@ def _train(config: RunConfig, folder: Path, on_step: OnStep | None, progress: Pr
     return result
 
 
-def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
-    """The model with random weights from the seed, and its LocAteR penalty, if any."""
+def build(config: RunConfig, text: Text, options: ModelOptions | None = None) -> tuple[Any, LocAteR | None]:
+    """The model with random weights from the seed, on its device, and its LocAteR penalty, if any.
+
+    The weights are drawn on the CPU: they are the same on every device.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     refuse_too_large(config, len(text.tokenizer))
@@ -175,7 +195,7 @@ def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
     )
     model_config.use_cache = False
     torch.manual_seed(config.training.seed)
-    model = AutoModelForCausalLM.from_config(model_config)
+    model = AutoModelForCausalLM.from_config(model_config, **_attention(options))
     model.loss_type = "ForCausalLM"
     if scheme:
         apply(model, scheme)
@@ -183,6 +203,7 @@ def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
         with torch.no_grad():
             model.transformer.wpe.weight.zero_()
         model.transformer.wpe.weight.requires_grad_(False)
+    model = _placed(model, options)
     penalty = None
     if config.regularizer.kind == "locater":
         regularizer = config.regularizer
@@ -190,6 +211,20 @@ def build(config: RunConfig, text: Text) -> tuple[Any, LocAteR | None]:
     elif config.regularizer.kind == "sigma-reparam":
         sigma_reparam(model)
     return model, penalty
+
+
+def _attention(options: ModelOptions | None) -> dict[str, str]:
+    chosen = None if options is None else options.get("attn_implementation")
+    return {} if chosen is None else {"attn_implementation": chosen}
+
+
+def _placed(model: Any, options: ModelOptions | None) -> Any:
+    """The model on its device, in float32 unless another precision was asked for."""
+    if options is None:
+        return model
+    device = pick_device(options["device"])
+    dtype = pick_dtype(options["dtype"], device)
+    return moved(model if isinstance(dtype, str) else model.to(dtype), device)
 
 
 def refuse_too_large(config: RunConfig, vocabulary: int) -> None:
@@ -240,10 +275,10 @@ def _rope(config: RunConfig) -> dict[str, Any]:
     return dict(rope_type="proportional", rope_theta=config.model.base, partial_rotary_factor=config.model.fraction)
 
 
-def read_text(config: RunConfig) -> Text:
+def read_text(config: RunConfig, options: ModelOptions | None = None) -> Text:
     """The corpus as tokens, with an end-of-text token before every document; its last share is held out."""
     name = bundled("llama") if config.data.tokenizer == "bundled" else config.data.tokenizer
-    tokenizer = load_tokenizer(name)
+    tokenizer = tokenizer_of(name, options or {})
     if tokenizer.eos_token_id is None:
         raise ArmillaryError(f"the tokenizer {name} has no end-of-text token to put between documents")
     ids: list[int] = []

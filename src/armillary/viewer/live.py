@@ -166,9 +166,10 @@ class LiveModel:
             if predicts(self.model):
                 logits = self.model(input_ids=tokens, use_cache=False).logits[0]
                 blocks = zip(logits[:-1].split(128), tokens[0, 1:].split(128), strict=True)  # all in float64: gigabytes
-                losses = [cross_entropy(each.double(), after, reduction="sum") for each, after in blocks]
+                exact = ((wide(each), after) for each, after in blocks)
+                losses = [cross_entropy(a, b.to(a.device), reduction="sum") for a, b in exact]
                 loss = float(sum(losses) / (len(logits) - 1))
-                following = logits[-1].double().softmax(-1).cpu().numpy()
+                following = wide(logits[-1]).softmax(-1).cpu().numpy()
             else:
                 entry(self.model)(input_ids=tokens)
         if layer not in views:

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from scipy.stats import spearmanr
 
-from armillary.anatomy.loading import load, load_tokenizer
+from armillary.anatomy.loading import load_with_tokenizer
 from armillary.atlas.atlas import Atlas
 from armillary.figures.rotary import token_usage
 from armillary.figures.style import styled
@@ -50,7 +50,7 @@ def positional_heads(settings: Settings) -> Outcome:
     place = models(settings, SMALL.models, PAPER.models)[name]
     return Outcome(
         tables={"heads": table.round(4)},
-        figures={**_usage(name, place, table[table["model"] == name]), "mean_mean": _mean_figure(table)},
+        figures={**_usage(settings, name, place, table[table["model"] == name]), "mean_mean": _mean_figure(table)},
         claims=claims,
         learned=learned,
     )
@@ -160,9 +160,9 @@ def _mean_mean(name: str, heads: pd.DataFrame) -> str:
     )
 
 
-def _usage(name: str, place: str, heads: pd.DataFrame) -> dict[str, go.Figure]:
+def _usage(settings: Settings, name: str, place: str, heads: pd.DataFrame) -> dict[str, go.Figure]:
     """Chunk norms token by token, of the best previous-token head and the strongest first-token head."""
-    model, tokenizer = load(place), load_tokenizer(place)
+    model, tokenizer = load_with_tokenizer(place, **settings.loading_for(place))
     figures = {}
     for key, column, words in (
         ("previous_head", "prev_mass", "looks most at the token before"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from jaxtyping import Integer
 
 from armillary.anatomy.loading import load
 from armillary.anatomy.modes import one_thread
@@ -132,10 +133,15 @@ def trained_losses(settings: Settings, schemes: Schemes, text: str) -> pd.DataFr
                     "seed": seed,
                     "base": shape.base if scheme != "NoPE" else np.nan,
                     "loss": finished["held_out_loss"],
-                    "longer_loss": mean_loss(load(folder / "model"), held_out, longer, batch=4),
+                    "longer_loss": _longer_loss(settings, folder / "model", held_out, longer),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _longer_loss(settings: Settings, model: Path, held_out: Integer[np.ndarray, "token"], length: int) -> float:
+    """The loss in windows that are longer than those of the training."""
+    return mean_loss(load(model, **settings.loading_for(model)), held_out, length, batch=4)
 
 
 def compared(losses: pd.DataFrame, schemes: Schemes, text: str) -> Outcome:

@@ -38,7 +38,9 @@ def truncation(settings: Settings) -> Outcome:
     rows, claims, learned = [], [], []
     figures: dict[str, go.Figure] = {}
     for name, atlas in atlases.items():
-        swept = sweep(load(places[name], dtype=torch.float32), atlas, "p", chosen.p)
+        swept = sweep(
+            load(places[name], **{"dtype": torch.float32, **settings.loading_for(places[name])}), atlas, "p", chosen.p
+        )
         rows.append(swept.table.assign(model=name))
         if len(figures) < 2:
             figures[short(name)] = sweep_curves("p", swept.table).update_layout(

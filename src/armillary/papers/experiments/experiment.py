@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,7 +20,7 @@ class Settings:
     """How to run: `small` takes minutes on two cores, `paper` uses the paper's own settings.
 
     models and corpora, if given, replace the experiment's own. `work` is the folder of trained models and atlases,
-    which experiments share and reuse.
+    which experiments share and reuse. `loading` holds options of `load` (device, dtype, revision, ...).
     """
 
     size: Size = "small"
@@ -28,6 +28,13 @@ class Settings:
     corpora: tuple[str, ...] = ()
     work: Path = Path("experiments/work")
     say: Callable[[str], None] = lambda sentence: None
+    loading: dict[str, Any] = field(default_factory=dict)
+
+    def loading_for(self, model: str | Path) -> dict[str, Any]:
+        """The options to load a model with; one that an experiment trained here takes no revision and no adapter."""
+        if not Path(model).resolve().is_relative_to(self.work.resolve()):
+            return self.loading
+        return {name: value for name, value in self.loading.items() if name not in ("revision", "adapter")}
 
     @property
     def small(self) -> bool:

@@ -14,7 +14,7 @@ from armillary.text.names import split_sources
 from armillary.text.sequences import check_corpus
 from armillary.training.bundled import bundled
 from armillary.training.config import RunConfig
-from armillary.training.run import train_run
+from armillary.training.run import BUILT, train_run
 
 WRITTEN = "additions"
 """The name of the text that an experiment generates."""
@@ -71,6 +71,7 @@ def corpora(settings: Settings, small: tuple[str, ...], paper: tuple[str, ...]) 
 
 def atlas_of(settings: Settings, model: str, corpus: str, **options: Any) -> Atlas:
     """The atlas of a model on a text, scanned once for all experiments that need it."""
+    options = {**settings.loading_for(model), **options}
     key = hashlib.sha256(json.dumps([model, corpus, options], sort_keys=True, default=str).encode()).hexdigest()[:12]
     folder = settings.work / "atlases" / f"{Path(model).name}-{key}"
     if not (folder / "atlas.zarr").exists():
@@ -84,5 +85,5 @@ def trained(settings: Settings, name: str, config: RunConfig) -> Path:
     folder = settings.work / "runs" / name
     if not (folder / "result.json").exists():
         settings.say(f"training {name}: {config.training.steps} steps")
-    train_run(config, folder)
+    train_run(config, folder, **{name: settings.loading[name] for name in BUILT if name in settings.loading})
     return folder

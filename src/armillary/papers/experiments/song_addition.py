@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from armillary.anatomy.devices import input_device, pick_device
 from armillary.files.atomic import whole_folder, write_atomically
 from armillary.files.lock import FolderLock
 from armillary.papers.experiments.experiment import Settings
@@ -164,7 +165,10 @@ class Answers(nn.Module):
     def __init__(self, model: Any, problems: Problems) -> None:
         super().__init__()
         self.model = model
-        self.tokens, self.answer = torch.from_numpy(problems.tokens), torch.from_numpy(problems.answer)
+        self.tokens: Tensor
+        self.answer: Tensor
+        self.register_buffer("tokens", torch.from_numpy(problems.tokens), persistent=False)
+        self.register_buffer("answer", torch.from_numpy(problems.answer), persistent=False)
 
     def forward(self, input_ids: Int[Tensor, "batch 1"], labels: Int[Tensor, "batch 1"]) -> Any:
         rows, answer = self.tokens[input_ids[:, 0]], self.answer[input_ids[:, 0]]
@@ -195,11 +199,11 @@ def trained_adder(settings: Settings, task: Task, position: Position, seed: int)
     if not (folder / "result.json").exists():
         settings.say(f"training addition with {position} positions, seed {seed}: {task.steps} steps")
         with FolderLock(folder, "training run"):
-            _train_adder(folder, options, task, position, seed)
+            _train_adder(folder, options, task, position, seed, settings.loading.get("device", "auto"))
     return folder
 
 
-def _train_adder(folder: Path, options: dict[str, Any], task: Task, position: Position, seed: int) -> None:
+def _train_adder(folder: Path, options: dict[str, Any], task: Task, position: Position, seed: int, device: str) -> None:
     """Train it in its folder, which the caller has locked."""
     lengths = tuple(range(task.shortest, task.longest + 1))
     problems = draw_problems(task, TRAINING, lengths, task.problems, seed)
@@ -215,7 +219,7 @@ def _train_adder(folder: Path, options: dict[str, Any], task: Task, position: Po
         checkpoint_every=max(1, task.steps // 10),
     )
     train(
-        Answers(model, problems),
+        Answers(model, problems).to(pick_device(device)),
         [Part(np.arange(task.problems + 1), 1.0)],  # a window is one token, the index of a problem
         how,
         folder / "work",
@@ -236,7 +240,7 @@ def exactly_right(model: Any, problems: Problems, batch: int = 256) -> Bool[np.n
     correct = []
     for start in range(0, len(problems.tokens), batch):
         rows = torch.from_numpy(problems.tokens[start : start + batch])
-        guesses = model(input_ids=rows[:, :-1]).logits.argmax(-1).numpy()
+        guesses = model(input_ids=rows[:, :-1].to(input_device(model))).logits.argmax(-1).cpu().numpy()
         right = (guesses == rows[:, 1:].numpy()) | ~problems.answer[start : start + batch, 1:]
         correct.append(right.all(1))
     return np.concatenate(correct)

@@ -61,7 +61,9 @@ def discontinuity(settings: Settings) -> Outcome:
             run = trained_adder(settings, task, position, seed)
             fresh = _untrained(run, task, position, seed)
             for kind, model in (("addition", run / "model"), ("untrained", fresh)):
-                atlas = _on_problems(run / f"atlas-{kind}-{language.sequences}", model, task, language.sequences)
+                atlas = _on_problems(
+                    settings, run / f"atlas-{kind}-{language.sequences}", model, task, language.sequences
+                )
                 rows.append(_row(atlas, kind, position, seed, model))
                 shown.setdefault((kind, position), atlas)
         for seed in range(language.seeds):
@@ -87,13 +89,20 @@ def _untrained(run: Path, task: Task, position: Position, seed: int) -> Path:
     return folder
 
 
-def _on_problems(folder: Path, model: Path, task: Task, sequences: int) -> Atlas:
+def _on_problems(settings: Settings, folder: Path, model: Path, task: Task, sequences: int) -> Atlas:
     """The atlas of a model on random problems of all trained lengths, one per sequence, from its first token."""
     if not (folder / "atlas.zarr").exists():
         lengths = tuple(range(task.shortest, task.longest + 1))
         problems = draw_problems(task, MEASURED, lengths, sequences, 0, room=task.window + 1)
         tokens = problems.tokens[:, : task.window]
-        scan(model, tokens, out=folder, streams=STREAMS, resume=(folder / "scan.json").exists())
+        scan(
+            model,
+            tokens,
+            out=folder,
+            streams=STREAMS,
+            resume=(folder / "scan.json").exists(),
+            **settings.loading_for(model),
+        )
     return open_atlas(folder)
 
 
@@ -124,12 +133,12 @@ def _row(atlas: Atlas, kind: str, position: str, seed: int, model: Path | str) -
 
 def _has_table(model: Path | str) -> bool:
     """Whether a model has GPT-2's learned position embeddings."""
-    return TABLE in dict(load(model).named_parameters())
+    return TABLE in dict(load(model, device="cpu").named_parameters())
 
 
 def _position_table(model: Path | str, length: int, skip: int) -> Float[np.ndarray, "t t"]:
     """The Gram matrix of the centered learned position embeddings, over the positions of the window."""
-    rows = dict(load(model).named_parameters())[TABLE].detach().double().numpy()[skip:length]
+    rows = dict(load(model, device="cpu").named_parameters())[TABLE].detach().double().numpy()[skip:length]
     return gram(rows - rows.mean(0))
 
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 
-from armillary.anatomy.loading import load, load_tokenizer
+from armillary.anatomy.loading import load, load_with_tokenizer
 from armillary.anatomy.source import describe
 from armillary.atlas.atlas import Atlas
 from armillary.figures.style import heat, styled
@@ -38,7 +38,7 @@ def dissection(settings: Settings) -> Outcome:
     figures: dict[str, go.Figure] = {}
     for name, path in chosen_models(settings).items():
         atlas = read(settings, path, home(settings))
-        anatomy = describe(load(path))
+        anatomy = describe(load(path, **settings.loading_for(path)))
         d, middle = anatomy.d_model, len(anatomy.layers) // 2
         whole = atlas.heads.set_index(["layer", "head"])["qk_fro"]
         drawn = []
@@ -176,7 +176,7 @@ def induction(settings: Settings) -> Outcome:
     figures: dict[str, go.Figure] = {}
     for name, path in chosen_models(settings).items():
         atlas = read(settings, path, home(settings))
-        model, tokenizer = load(path), load_tokenizer(path)
+        model, tokenizer = load_with_tokenizer(path, **settings.loading_for(path))
         texts = passages(atlas, tokenizer)
         examples = {}
         for pattern, (column, driver, words) in PATTERNS.items():

@@ -43,7 +43,8 @@ def addition(settings: Settings) -> Outcome:
     rows = []
     for position in POSITIONS:
         for seed in range(task.seeds):
-            model = load(trained_adder(settings, task, position, seed) / "model")
+            place = trained_adder(settings, task, position, seed) / "model"
+            model = load(place, **settings.loading_for(place))
             rows += accuracies(model, task, position, seed)
     return outcome(task, pd.DataFrame(rows))
 

@@ -119,7 +119,7 @@ def rotary_mean(settings: Settings) -> Outcome:
     rows, curves, claims = [], [], []
     for name, path in chosen_models(settings).items():
         atlas = read(settings, path, home(settings))
-        anatomy = describe(load(path))
+        anatomy = describe(load(path, **settings.loading_for(path)))
         heads = iter(atlas.heads.sort_values(["layer", "head"]).to_dict("records"))
         head_rows: list[dict[str, object]] = []
         for layer in anatomy.layers:

@@ -39,7 +39,7 @@ def random_weights(settings: Settings) -> Outcome:
     rows, texts = [], []
     seeds = settings_for(settings).seeds
     for name, place in loaded(settings).items():
-        model, tokenizer = opened(place)
+        model, tokenizer = opened(settings, place)
         changes: list[tuple[str, int, Any, AbstractContextManager[Any]]] = [("learned", 0, model, nullcontext())]
         for seed in range(seeds):
             changes.append((INITIAL, seed, initialized(model, seed), nullcontext()))
@@ -146,7 +146,7 @@ def scaled_spectra(settings: Settings) -> Outcome:
     """alpha = 1/2, 1, 2: entropy, attention to the word itself and to sinks, loss, and generated text."""
     rows, layers, texts = [], [], []
     for name, place in loaded(settings).items():
-        model, tokenizer = opened(place)
+        model, tokenizer = opened(settings, place)
         for alpha in ALPHAS:
             for number, prompt in enumerate(prompts(settings)):
                 tokens = _tokens(model, tokenizer, prompt)

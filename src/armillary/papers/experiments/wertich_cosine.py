@@ -21,7 +21,7 @@ def cosine(settings: Settings) -> Outcome:
     """Rank correlation of a token's attention with its embedding cosines, by layer; and with random W_q, W_k."""
     rows = []
     for name, place in loaded(settings, also=("minilm",)).items():
-        model, tokenizer = opened(place)
+        model, tokenizer = opened(settings, place)
         for number, prompt in enumerate(prompts(settings)):
             rows.append(_correlations(model, tokenizer, prompt, name, number, "learned"))
             with randomized(model, keep="spectrum", seed=number):

@@ -31,7 +31,7 @@ def few_shot(settings: Settings) -> Outcome:
     rows: list[pd.DataFrame] = []
     shown: Maps | None = None
     for name, place in loaded(settings).items():
-        model, tokenizer = opened(place)
+        model, tokenizer = opened(settings, place)
         for number, prompt in enumerate(prompts(settings)):
             words = attention_map(model, tokenizer, prompt.text, spans=prompt.spans)
             tokens = attention_map(model, tokenizer, prompt.text, level="token", spans=prompt.spans)

@@ -63,7 +63,7 @@ def mixture(settings: Settings) -> Outcome:
     rows = []
     source = next(iter(corpora(settings, CORPUS, CORPUS).values()))
     for name, place in models(settings, chosen.models, chosen.models).items():
-        model, tokenizer = opened(place)
+        model, tokenizer = opened(settings, place)
         tokens = blocks(tokenizer, source, chosen.texts, chosen.length)
         for weights, changed in (("learned", model), ("initialized", initialized(model, 0))):
             for variant, (skip, mlp) in VARIANTS.items():

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from armillary.anatomy.loading import load_on, load_tokenizer
+from armillary.anatomy.loading import load_with_tokenizer
 from armillary.errors import ArmillaryError
 from armillary.papers.experiments.experiment import Settings
 from armillary.papers.experiments.material import models
@@ -119,9 +119,9 @@ def loaded(settings: Settings, also: tuple[str, ...] = ()) -> "dict[str, str]":
     return models(settings, (*chosen.models, *also), chosen.models)
 
 
-def opened(place: str) -> tuple[Any, Any]:
-    """A model and its tokenizer, on the available device."""
-    return load_on(place), load_tokenizer(place)
+def opened(settings: Settings, place: str) -> tuple[Any, Any]:
+    """A model and its tokenizer, on the chosen device."""
+    return load_with_tokenizer(place, **settings.loading_for(place))
 
 
 def prompts(settings: Settings) -> list[Prompt]:
