@@ -80,7 +80,7 @@ def families(python: str, place: Path, folder: Path) -> dict[str, Any]:
     return {"verified": len(checks) - len(failed), "failed": failed, "left_out": left_out}
 
 
-def tests(python: str, names: tuple[str, ...] = CORE) -> dict[str, Any]:
+def core(python: str, names: tuple[str, ...] = CORE) -> dict[str, Any]:
     """The core of the suite, but for what is marked slow, on the sources of this tree."""
     chosen = [f"tests/{name}" for name in names]
     command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", "not slow", *chosen]
@@ -105,7 +105,7 @@ def run(name: str, python: str, with_tests: bool) -> None:
         row["demo"] = demo(python, place, Path(temporary))
         row["families"] = families(python, place, Path(temporary))
     if with_tests:
-        row["tests"] = tests(python)
+        row["tests"] = core(python)
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     RESULTS.write_text(json.dumps({**rows, name: row}, indent=1) + "\n")
     print({key: value for key, value in row.items() if key != "demo"})

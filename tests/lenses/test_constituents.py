@@ -22,7 +22,7 @@ from armillary.streams.constituents import PARTS, TERMS, LogitParts
 from conftest import FAMILY_TOKENS, Atlases, shared
 
 TOKENS = torch.randint(5, 99, (8, 20), generator=torch.Generator().manual_seed(3))
-SUMS = [name for name in reversed(DISTINCT) if name != "mpt/clipped"]
+SUMS = [name for name in reversed(list(DISTINCT)) if name != "mpt/clipped"]
 """From the last to the first: test_scan.py scans the same models from the first on, perhaps at the same time."""
 
 

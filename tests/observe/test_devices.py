@@ -160,7 +160,7 @@ PATHS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "show": lambda model, tokenizer, atlas: text_constituents(atlas, model, tokenizer, 1, 0, TEXT).attention,
     "frequencies": lambda model, tokenizer, atlas: token_frequencies(model, tokenizer, 1, 0, TEXT).q,
     "rope": lambda model, tokenizer, atlas: sweep(model, atlas, "p", [1.0, 0.5]).table["loss"],
-    "verify-heads": lambda model, tokenizer, atlas: check_heads(model, atlas, LABELED, blocks=2).select_dtypes(
+    "verify-heads": lambda model, tokenizer, atlas: check_heads(model, atlas, LABELED, sequences=2).select_dtypes(
         "number"
     ),
     "weights": lambda model, tokenizer, atlas: arm.weigh(model, matrices=False).heads["qk_fro"],

@@ -97,7 +97,7 @@ class TestContainers:
     def test_they_install_the_package_and_start_it_as_nobody_special(self, name: str) -> None:
         text = (ROOT / f"docker/{name}.Dockerfile").read_text(encoding="utf-8")
         steps = [line.split(maxsplit=1) for line in re.sub(r"\\\n", "", text).splitlines() if line[:1].isupper()]
-        said = {word: rest for word, rest in steps}
+        said = dict(steps)
         assert steps[0][0] == "FROM"
         assert not steps[0][1].endswith(("latest", "python"))  # a version is named
         assert said["ENTRYPOINT"] == '["armillary"]'

@@ -1,7 +1,6 @@
 """Every stream equals a two-pass float64 computation, for any split of the data and any order of merging neighbors."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np

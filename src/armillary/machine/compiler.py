@@ -8,12 +8,10 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SOON = 1.0
 """Loading compiled loops takes a second at most; after this many seconds they are being compiled."""
@@ -21,7 +19,7 @@ SOON = 1.0
 SLOWER = "so attention statistics are computed by torch, which takes several times as long"
 
 
-def compiled(function: F) -> F:
+def compiled(function: Callable[..., Any]) -> Any:
     """The function, compiled when it is first called; it must not need the interpreter.
 
     Sums may be reordered for vector units, numbers are taken to be finite, and the interpreter's lock is released.
@@ -29,7 +27,7 @@ def compiled(function: F) -> F:
     from numba import njit  # takes half a second, and most commands compute nothing
 
     plain = inspect.unwrap(function)  # tests wrap every function to check shapes; numba needs the function itself
-    return njit(nogil=True, fastmath=True, cache=True, error_model="numpy")(plain)  # type: ignore[no-any-return]
+    return njit(nogil=True, fastmath=True, cache=True, error_model="numpy")(plain)
 
 
 _failures: list[str] = []
@@ -52,7 +50,7 @@ def trouble() -> str:
 
 
 def serves(tensor: Tensor) -> bool:
-    """Whether compiled loops apply to a computation on this tensor: on the CPU, in float32 or less, where numba works."""
+    """Whether compiled loops apply to work on this tensor: on the CPU, in float32 or less, where numba works."""
     return tensor.device.type == "cpu" and tensor.dtype != torch.float64 and not trouble()
 
 

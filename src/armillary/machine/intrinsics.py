@@ -1,4 +1,4 @@
-"""Three float32 operations that numba has no name for, as single instructions, so that loops with them use vector units.
+"""Three float32 operations that numba has no name for, as single instructions: loops with them use vector units.
 
 Imported only where numba is.
 """
@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 FLOAT, INTEGER = ir.FloatType(), ir.IntType(32)
 
 
-@intrinsic  # type: ignore[misc, untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]
 def larger(context: Any, a: Any, b: Any) -> Any:
     """The larger of two numbers, neither of which is NaN."""
 
@@ -23,7 +23,7 @@ def larger(context: Any, a: Any, b: Any) -> Any:
     return types.float32(types.float32, types.float32), generate
 
 
-@intrinsic  # type: ignore[misc, untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]
 def rounded(context: Any, x: Any) -> Any:
     """A number that is not positive, rounded to the nearest integer, as a 32-bit integer."""
 
@@ -33,7 +33,7 @@ def rounded(context: Any, x: Any) -> Any:
     return types.int32(types.float32), generate
 
 
-@intrinsic  # type: ignore[misc, untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]
 def doubled(context: Any, x: Any, times: Any) -> Any:
     """x * 2^times, by adding to the exponent's bits; the result must not leave the range of float32."""
 

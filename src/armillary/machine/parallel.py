@@ -1,5 +1,6 @@
 """Runs many small pieces of work in parallel, each on one core: more cores would only slow a small piece down."""
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,5 +59,5 @@ def in_spans(work: Callable[[int, int], object], count: int) -> None:
         return
     edges = [count * part // threads for part in range(threads + 1)]
     pool = _pool(threads)
-    for future in [pool.submit(work, *span) for span in zip(edges, edges[1:], strict=False)]:
+    for future in [pool.submit(work, *span) for span in itertools.pairwise(edges)]:
         future.result()

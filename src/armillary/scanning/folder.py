@@ -101,8 +101,8 @@ def plan(sequences: int, size: int) -> Plan:
 
 
 WORK = 2.0e12
-"""Operations of a shard's forward passes. A core does 7e10 of them a second, including the time for streams (measured on
-SmolLM2-135M): a quarter of a minute on two idle cores, about a minute on two busy ones."""
+"""Operations of a shard's forward passes. A core does 7e10 of them a second, including the time for streams (measured
+on SmolLM2-135M): a quarter of a minute on two idle cores, about a minute on two busy ones."""
 
 LARGEST = 64
 """No shard has more sequences, however small the model."""

@@ -52,10 +52,9 @@ class ChunkNorms:
         rotary, plain = self.rotary[batch.layer], self.plain[batch.layer]
         assert rotary is not None
         assert plain is not None
-        if serves(batch.q):
-            state = self._compiled(batch, rotary, plain)
-            if state is not None:
-                return state
+        compiled = self._compiled(batch, rotary, plain) if serves(batch.q) else None
+        if compiled is not None:
+            return compiled
         q, k, v = (wide(part) for part in (batch.q, batch.k, batch.v))
         group = batch.heads // k.shape[1]
         kept = slice(self.skip, None)

@@ -17,7 +17,9 @@ from torch import Tensor
 from armillary.machine.parallel import in_spans
 from armillary.observe.precision import single, wide
 from armillary.observe.view import AttentionView, exact_arithmetic, soft_capped
-from armillary.streams import by_place, compiled_rows
+from armillary.streams import by_place, compiled_tiles
+from armillary.streams.compiled_rows import NAMES
+from armillary.streams.localization import PLACES
 from armillary.streams.stream import State
 from armillary.streams.tiles import of_heads
 
@@ -29,7 +31,7 @@ TILE = 1 << 20
 
 NONE = np.zeros(0, np.float32)
 NO_BIAS, NO_MASK = (np.zeros((1, 1, 0, 2), kind)[..., ::2] for kind in (np.float32, bool))
-"""No soft-capped logits, no bias, no mask; the last two have the strides of any array, so that one compilation serves."""
+"""No soft-capped logits, no bias, no mask; the last two have strides, so that one compilation serves all arrays."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class FusedLayer:
         heads, cells, lags = view.heads, min(length, by_place.CELLS), 2 * length - 1
         by_head = view.mask is not None and view.mask.shape[1] > 1  # pairs are counted for the first head alone
         self.middle = np.zeros(heads) if by_head else self.shift.mean((0, 2))
-        self.sums, self.hits = np.zeros((heads, len(compiled_rows.NAMES))), np.zeros((heads, 2, compiled_rows.PLACES))
+        self.sums, self.hits = np.zeros((heads, len(NAMES))), np.zeros((heads, 2, PLACES))
         self.lags, self.cells = np.zeros((heads, 2, lags)), np.zeros((heads, cells, cells))
         self.lag_count, self.cell_count = np.zeros(lags), np.zeros((cells, cells))
         self.channels = np.zeros((heads, k.shape[-1]))
@@ -119,8 +121,9 @@ class FusedLayer:
         self.buffer = torch.empty(0)
 
     def _near_by_lag(self) -> Float[np.ndarray, "head lag"]:
-        """The bias of each lag as the last row (keys before it) and the first (keys after it) have it, the largest lag
-        first. Taken from the logits before they are squared, so that a large bias costs no digits. No lags without bias.
+        """The bias by lag as the last row (keys before it) and the first (keys after it) have it, largest lag first.
+
+        Taken from the logits before they are squared, so that a large bias costs no digits. No lags without a bias.
         """
         bias, keys = self.view.bias, self.view.keys
         if bias is None or self.view.queries != keys:
@@ -138,7 +141,7 @@ class FusedLayer:
             few = max(1, TILE // (len(self.q) * self.group * block.height * block.width))
             for start in range(0, kv_heads, few):
                 self._tile(block, slice(start, min(start + few, kv_heads)))
-        sums = dict(zip(compiled_rows.NAMES, self.sums.T, strict=True))
+        sums = dict(zip(NAMES, self.sums.T, strict=True))
         once, twice = self.lags[:, 0, ::-1], self.lags[:, 1, ::-1]
         count, middle = self.lag_count[::-1], self.middle[:, None]
         near = middle + self.near[:, ::-1] if self.near.shape[1] else middle
@@ -167,7 +170,7 @@ class FusedLayer:
     def _count(self, block: Block) -> None:
         """Count the block's pairs; they are the same in all heads."""
         skipped, cells = max(0, self.skip - block.keys.start), self._cells(block)
-        compiled_rows.add_counts(
+        compiled_tiles.add_counts(
             block.begin,
             block.end,
             block.mask,
@@ -212,7 +215,7 @@ class FusedLayer:
             self.middle[heads],
         )
         in_spans(
-            lambda first, last: compiled_rows.add_heads(
+            lambda first, last: compiled_tiles.add_heads(
                 (first, last), places, geometry, *given, self.sinks[heads], *of_tile
             ),
             logits.shape[1],
@@ -243,7 +246,7 @@ class FusedLayer:
         means: Float[np.ndarray, "batch head row"],
     ) -> None:
         """Add what every channel contributes to the sum of squares of the centered logits: scale q_c sum_j b_j k_c."""
-        batch, kv_heads, _, e = k.shape
+        batch, kv_heads = k.shape[:2]
         flat, q = centered.view(batch * kv_heads, -1, block.width), q.contiguous()
         skipped = min(max(0, self.skip - block.keys.start), block.width - 1)
         edges = [slice(skipped, block.plain.start), slice(max(skipped, block.plain.stop), block.width)]
@@ -251,7 +254,7 @@ class FusedLayer:
             parts = [flat[..., edge] @ k[:, :, edge].flatten(0, 1) for edge in edges if edge.start < edge.stop]
         read = sum(parts[1:], parts[0]).mul_(self.view.scale).view(q.shape)
         given = q.numpy(), read.numpy(), self.channels[heads]
-        in_spans(lambda first, last: compiled_rows.add_channels((first, last), *given), q.shape[1])
+        in_spans(lambda first, last: compiled_tiles.add_channels((first, last), *given), q.shape[1])
         if block.plain.start < block.plain.stop:
             first, last = (edge + block.keys.start for edge in (block.plain.start, block.plain.stop))
             gram, total = self.grams.between(first, last, heads.start // self.group, kv_heads)

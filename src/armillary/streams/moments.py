@@ -194,7 +194,7 @@ def scatter_of(
 
 
 def upper_scatter(x: Float[Tensor, "n width"], mean: Float[Tensor, "width"]) -> Float[Tensor, "width width"]:
-    """sum (x - mean)(x - mean)', as `scatter_of`, on and above the diagonal; below it, what the stripes happen to hold."""
+    """sum (x - mean)(x - mean)', as `scatter_of`, on and above the diagonal; the rest is not to be read."""
     near, width = mean.to(x), x.shape[1]
     total = torch.zeros(width, width, dtype=torch.float64, device=mean.device)
     edges = [width * stripe // STRIPES for stripe in range(STRIPES + 1)]
