@@ -1,5 +1,6 @@
 """Every family that resembles another is verified against its own model, read from a folder, and scanned."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from armillary.anatomy.samples import DISTINCT, SAMPLES, SMALL, sample_config, s
 from armillary.errors import ArmillaryError
 from armillary.observe.verification import some_images, some_sound
 from armillary.probe.observed import observed_heads
+from armillary.report import report_html
+from conftest import Atlases
 
 SIMILAR = [name for name in SAMPLES if name not in DISTINCT and name not in OTHER]
 TOKENS = torch.randint(5, 99, (4, 16), generator=torch.Generator().manual_seed(3))
@@ -257,6 +260,22 @@ class TestWhatIsSpecial:
         assert growth is not None
         assert (growth.slope, growth.every, growth.ahead) == (0.5, 4.0, 1)
         assert arm.describe(sample_config("llama4_text")).layers[0].growth is None
+
+
+class TestReports:
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("qwen3_next", "Of 4 blocks 2 have linear attention and no heads: they are left out"),
+            ("llama4_text", "Logits of 1 layer grow with the position, every 4 tokens."),
+            ("gemma4_text", "Values are normalized."),
+            ("deberta-v2", "keys and queries of distances of their own"),
+            ("deepseek_v3", "Keys and values come from a latent vector that all heads share"),
+        ],
+    )
+    def test_the_report_says_what_is_special(self, name: str, said: str, atlases: Atlases) -> None:
+        page = report_html(atlases.family(name))
+        assert said in html.unescape(page)
 
 
 class TestCheckpoints:
