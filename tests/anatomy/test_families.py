@@ -133,6 +133,12 @@ def inputs_of(model: Any, anatomy: arm.Anatomy) -> dict[str, torch.Tensor]:
     return {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, :9]}
 
 
+@pytest.mark.parametrize("name", [*SIMILAR, *OTHER])
+def test_json_gives_the_description_back(name: str) -> None:
+    anatomy = arm.describe(sample_config(name), part=part_of(name))
+    assert arm.Anatomy.from_dict(json.loads(json.dumps(anatomy.as_dict()))) == anatomy
+
+
 class TestObservedHeads:
     def test_a_head_that_walks_along_the_encoder_is_monotone(self) -> None:
         """W_q and W_k of one head are set so that the decoder's position t attends to the encoder's position t."""
