@@ -62,16 +62,21 @@ class TestEveryFamily:
         np.testing.assert_allclose(heads["qk_fro"].iloc[-1], np.linalg.norm(dense), rtol=1e-5)
 
     def test_it_scans(self, name: str) -> None:
-        model = sample_model(name)
-        anatomy = arm.describe(model)
-        heads = arm.scan(model, TOKENS, streams=STREAMS, batch=4, shard=4).heads
-        assert len(heads) == sum(layer.heads for layer in anatomy.layers)
-        assert heads["label"].notna().all()
-        assert heads["entropy"].notna().all()
-        if anatomy.layers[0].clip_qkv is None:
-            shares = heads[[column for column in heads if str(column).startswith("share_")]].sum(axis=1)
-            np.testing.assert_allclose(shares, 1, atol=1e-6)
-            assert float(heads["constituent_error"].max()) < 1e-5
+        """End to end: tables, labels, shares that add to 1."""
+        check_scan(name)
+
+
+def check_scan(name: str) -> None:
+    model = sample_model(name)
+    anatomy = arm.describe(model)
+    heads = arm.scan(model, TOKENS, streams=STREAMS, batch=4, shard=4).heads
+    assert len(heads) == sum(layer.heads for layer in anatomy.layers)
+    assert heads["label"].notna().all()
+    assert heads["entropy"].notna().all()
+    if anatomy.layers[0].clip_qkv is None:
+        shares = heads[[column for column in heads if str(column).startswith("share_")]].sum(axis=1)
+        np.testing.assert_allclose(shares, 1, atol=1e-6)
+        assert float(heads["constituent_error"].max()) < 1e-5
 
 
 def theirs_product(anatomy: arm.Anatomy, layer: int) -> Any:
@@ -137,6 +142,11 @@ def inputs_of(model: Any, anatomy: arm.Anatomy) -> dict[str, torch.Tensor]:
 def test_json_gives_the_description_back(name: str) -> None:
     anatomy = arm.describe(sample_config(name), part=part_of(name))
     assert arm.Anatomy.from_dict(json.loads(json.dumps(anatomy.as_dict()))) == anatomy
+
+
+@pytest.mark.parametrize("name", ["mt5", "bart"])
+def test_an_encoder_scans(name: str) -> None:
+    check_scan(name)
 
 
 class TestObservedHeads:
