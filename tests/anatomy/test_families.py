@@ -1,5 +1,6 @@
 """Every family that resembles another is verified against its own model, read from a folder, and scanned."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from armillary.anatomy.samples import DISTINCT, SAMPLES, SMALL, sample_config, s
 from armillary.errors import ArmillaryError
 from armillary.observe.verification import some_images, some_sound
 from armillary.probe.observed import observed_heads
+from armillary.report import report_html
+from conftest import Atlases
 
 SIMILAR = [name for name in SAMPLES if name not in DISTINCT and name not in OTHER]
 TOKENS = torch.randint(5, 99, (4, 16), generator=torch.Generator().manual_seed(3))
@@ -59,16 +62,21 @@ class TestEveryFamily:
         np.testing.assert_allclose(heads["qk_fro"].iloc[-1], np.linalg.norm(dense), rtol=1e-5)
 
     def test_it_scans(self, name: str) -> None:
-        model = sample_model(name)
-        anatomy = arm.describe(model)
-        heads = arm.scan(model, TOKENS, streams=STREAMS, batch=4, shard=4).heads
-        assert len(heads) == sum(layer.heads for layer in anatomy.layers)
-        assert heads["label"].notna().all()
-        assert heads["entropy"].notna().all()
-        if anatomy.layers[0].clip_qkv is None:
-            shares = heads[[column for column in heads if str(column).startswith("share_")]].sum(axis=1)
-            np.testing.assert_allclose(shares, 1, atol=1e-6)
-            assert float(heads["constituent_error"].max()) < 1e-5
+        """End to end: tables, labels, shares that add to 1."""
+        check_scan(name)
+
+
+def check_scan(name: str) -> None:
+    model = sample_model(name)
+    anatomy = arm.describe(model)
+    heads = arm.scan(model, TOKENS, streams=STREAMS, batch=4, shard=4).heads
+    assert len(heads) == sum(layer.heads for layer in anatomy.layers)
+    assert heads["label"].notna().all()
+    assert heads["entropy"].notna().all()
+    if anatomy.layers[0].clip_qkv is None:
+        shares = heads[[column for column in heads if str(column).startswith("share_")]].sum(axis=1)
+        np.testing.assert_allclose(shares, 1, atol=1e-6)
+        assert float(heads["constituent_error"].max()) < 1e-5
 
 
 def theirs_product(anatomy: arm.Anatomy, layer: int) -> Any:
@@ -128,6 +136,17 @@ def inputs_of(model: Any, anatomy: arm.Anatomy) -> dict[str, torch.Tensor]:
     if model.main_input_name == "input_features":
         return some_sound(model, anatomy)
     return {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, :9]}
+
+
+@pytest.mark.parametrize("name", [*SIMILAR, *OTHER])
+def test_json_gives_the_description_back(name: str) -> None:
+    anatomy = arm.describe(sample_config(name), part=part_of(name))
+    assert arm.Anatomy.from_dict(json.loads(json.dumps(anatomy.as_dict()))) == anatomy
+
+
+@pytest.mark.parametrize("name", ["mt5", "bart"])
+def test_an_encoder_scans(name: str) -> None:
+    check_scan(name)
 
 
 class TestObservedHeads:
@@ -257,6 +276,22 @@ class TestWhatIsSpecial:
         assert growth is not None
         assert (growth.slope, growth.every, growth.ahead) == (0.5, 4.0, 1)
         assert arm.describe(sample_config("llama4_text")).layers[0].growth is None
+
+
+class TestReports:
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("qwen3_next", "Of 4 blocks 2 have linear attention and no heads: they are left out"),
+            ("llama4_text", "Logits of 1 layer grow with the position, every 4 tokens."),
+            ("gemma4_text", "Values are normalized."),
+            ("deberta-v2", "keys and queries of distances of their own"),
+            ("deepseek_v3", "Keys and values come from a latent vector that all heads share"),
+        ],
+    )
+    def test_the_report_says_what_is_special(self, name: str, said: str, atlases: Atlases) -> None:
+        page = report_html(atlases.family(name))
+        assert said in html.unescape(page)
 
 
 class TestCheckpoints:

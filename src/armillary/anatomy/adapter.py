@@ -133,7 +133,7 @@ class Adapter:
         """The anatomy that this configuration describes, without weights."""
         self.refuse_unknown(config)
         first = self.at_layer(config, 0)
-        vocabulary = int(getattr(config, "vocab_size", 0))  # images have none
+        vocabulary = 0 if self.positions == "patches" else int(config.vocab_size)
         refuse_absurd_sizes(
             self.family,
             layers=self.runs(config),

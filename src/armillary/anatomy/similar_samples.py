@@ -8,6 +8,7 @@ from armillary.anatomy.sample_sizes import GROUPED, LATENT, LINEAR, ROUTED, SLID
 EXPERTS = dict(num_local_experts=2, num_experts_per_tok=1)
 HALF = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
 MIXED = ["full_attention", "linear_attention", "full_attention"]
+THREE_WAYS = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 1, 1]))
 NO_ROTATION = dict(no_rope_layers=[1, 0, 1])
 
 SIMILAR: Mapping[str, Mapping[str, Any]] = {
@@ -52,6 +53,10 @@ SIMILAR: Mapping[str, Mapping[str, Any]] = {
         "first_k_dense_replace": 1,
         "moe_intermediate_size": 16,
     },
+    "qwen2_vl_text": {**GROUPED, **THREE_WAYS},
+    "qwen2_5_vl_text": {**GROUPED, **THREE_WAYS, **SLIDING, "use_sliding_window": True},
+    "qwen3_vl_text": {**GROUPED, **THREE_WAYS, "head_dim": 8},
+    "qwen3_vl_moe_text": {**GROUPED, **THREE_WAYS, **ROUTED, "head_dim": 8},
     "olmo": {**GROUPED, "clip_qkv": 1.0},
     "olmo3": {**GROUPED, **SLIDING},
     "olmoe": {**GROUPED, "num_experts": 2, "num_experts_per_tok": 1},
@@ -162,6 +167,23 @@ WHOLE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "qwen3_5_text": {
         "qwen3_5": dict(
             vision_config=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, out_hidden_size=48)
+        )
+    },
+    "qwen2_5_vl_text": {
+        "qwen2_5_vl": dict(
+            vision_config=dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2, out_hidden_size=48)
+        )
+    },
+    "qwen3_vl_text": {
+        "qwen3_vl": dict(
+            vision_config=dict(
+                hidden_size=16,
+                intermediate_size=16,
+                depth=1,
+                num_heads=2,
+                out_hidden_size=48,
+                deepstack_visual_indexes=[0],
+            )
         )
     },
     "llama4_text": {

@@ -7,7 +7,8 @@ token to token and is replaced by its mean. The logits are then about scale x_i'
     W = s_q s_k (W_q N g_q) (W_k N g_k)',     s = mean of 1 / rms.
 
 Without a text, s is 1 / rms for x of unit covariance, where the mean square of q is |W_q N|_F^2 / channels. So the
-scale of W_q and W_k does not matter, as in the model.
+scale of W_q and W_k does not matter, as in the model. Where q or k come from a normalized latent vector, the channels
+that do are divided by its rms in the same way, for x of unit covariance.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from armillary.anatomy.description import Layer, QKNorm
-from armillary.anatomy.weights import LayerWeights, NormWeights
+from armillary.anatomy.weights import Latent, LayerWeights, NormWeights
 from armillary.lenses.products import ProductSpectrum, product_spectrum
 from armillary.theory.random_matrix import alignment_z
 
@@ -33,9 +34,9 @@ class EffectiveProduct:
 
 
 def effective_product(layer: Layer, weights: LayerWeights) -> EffectiveProduct:
-    """The effective W_q W_k' of a layer's heads; W_q W_k' itself where q and k are not normalized."""
-    q, q_scale = folded(layer.qk_norm, weights.q, weights.q_norm)
-    k, k_scale = folded(layer.qk_norm, weights.k, weights.k_norm)
+    """The effective W_q W_k' of a layer's heads; W_q W_k' itself where nothing is normalized after a projection."""
+    q, q_scale = folded(layer.qk_norm, divided(weights.q, weights.q_latent), weights.q_norm)
+    k, k_scale = folded(layer.qk_norm, divided(weights.k, weights.k_latent), weights.k_norm)
     key_head = [layer.kv_head(a) for a in range(layer.heads)]
     keys = [k[g] for g in key_head]
     scale = np.array([q_scale[a] * k_scale[g] for a, g in enumerate(key_head)])
@@ -46,6 +47,18 @@ def effective_product(layer: Layer, weights: LayerWeights) -> EffectiveProduct:
         for trace, s, a, b in zip(spectrum.trace, scale, q, keys, strict=True)
     ]
     return EffectiveProduct(spectrum, scale, np.array(z))
+
+
+def divided(matrices: tuple[Float[Tensor, "d e"], ...], latent: Latent | None) -> tuple[Float[Tensor, "d e"], ...]:
+    """The heads' matrices, with channels that come from a latent vector divided by its rms for x of unit covariance."""
+    if latent is None:
+        return matrices
+    square = float(latent.down.double().square().sum())
+    square += 0.0 if latent.bias is None else float(latent.bias.double().square().sum())
+    factor = (square / latent.down.shape[1] + latent.eps) ** -0.5
+    return tuple(
+        torch.cat([matrix[:, : latent.channels] * factor, matrix[:, latent.channels :]], 1) for matrix in matrices
+    )
 
 
 def folded(

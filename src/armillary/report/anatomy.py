@@ -134,7 +134,8 @@ def _rarer(layers: Sequence[Layer]) -> list[str]:
         sentences.append("Values are normalized.")
     growing = [layer for layer in layers if layer.growth is not None]
     if growing and growing[0].growth is not None:
-        who = "all layers" if len(growing) == len(layers) else f"{len(growing)} layers"
+        some = "1 layer" if len(growing) == 1 else f"{len(growing)} layers"
+        who = "all layers" if len(growing) == len(layers) else some
         sentences.append(f"Logits of {who} grow with the position, every {growing[0].growth.every:g} tokens.")
     return sentences
 

@@ -45,7 +45,7 @@ def layer_arrays(
             advice="repair the checkpoint",
         )
     arrays = _head_arrays(products.layer_spectra(description, weights), "")
-    if any(layer.qk_norm is not None for layer in anatomy.layers):
+    if any(layer.qk_norm is not None or layer.latent for layer in anatomy.layers):
         rows = spectral.effective_rows(effective_product(description, weights))
         arrays |= {str(name): torch.tensor(column.to_numpy(np.float64)) for name, column in rows.items()}
     if against == "random":

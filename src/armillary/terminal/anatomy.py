@@ -30,7 +30,8 @@ def print_anatomy(model: str, anatomy: Anatomy, notes: list[str]) -> None:
     facts = [
         f"{len(anatomy.layers)} layers" + (" (that share one set of weights)" if anatomy.shared_layers else ""),
         f"width {anatomy.d_model}",
-        f"vocabulary {anatomy.vocabulary}",
+        f"vocabulary {anatomy.vocabulary}" if anatomy.vocabulary else "",
+        what_positions_are(anatomy),
         positions_of(anatomy),
     ]
     if not anatomy.missing:
@@ -76,6 +77,14 @@ def runs(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
 def block_numbers(layers: tuple[Layer, ...]) -> str:
     """The numbers of these layers' blocks: '3, 7, 11'."""
     return ", ".join(layer.block.rpartition(".")[2] for layer in layers)
+
+
+def what_positions_are(anatomy: Anatomy) -> str:
+    """'' for tokens; else what the rows and columns of attention stand for."""
+    if anatomy.positions == "patches" and anatomy.grid is not None:
+        before = f" after {anatomy.special_first} others" if anatomy.special_first else ""
+        return f"positions are patches ({anatomy.grid[0]} x {anatomy.grid[1]}{before})"
+    return "" if anatomy.positions == "tokens" else f"positions are {anatomy.positions}"
 
 
 def positions_of(anatomy: Anatomy) -> str:

@@ -101,6 +101,21 @@ ADAPTERS.append(
 )
 ADAPTERS.append(replace(QWEN3, family="dots1", mlp=()))
 
+# Text parts of Qwen's models for images: on text, their rotation in three directions is the usual one
+ADAPTERS.append(replace(QWEN2, family="qwen2_vl_text"))
+ADAPTERS.append(replace(QWEN2, family="qwen2_5_vl_text"))
+QWEN3_VL = replace(QWEN3, family="qwen3_vl_text", window=lambda config, layer: None, understands=frozenset())
+ADAPTERS.append(QWEN3_VL)
+ADAPTERS.append(
+    replace(
+        QWEN3_VL,
+        family="qwen3_vl_moe_text",
+        mlp=(),
+        understands=frozenset({"sliding_window"}),
+        allowed={"sliding_window": (None,)},
+    )
+)
+
 # OLMo: a norm without weights, clipping; from the second on q and k are normalized over all heads ---------------
 
 ADAPTERS.append(replace(LLAMA, family="olmo", norm="layer", clip_qkv=clip_of, understands=frozenset({"clip_qkv"})))
