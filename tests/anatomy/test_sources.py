@@ -140,6 +140,25 @@ class TestReferences:
         theirs = functional.dequantize_4bit(packed, state)
         torch.testing.assert_close(codes.four_bit(ours), theirs, rtol=1e-6, atol=1e-7)
 
+    @pytest.mark.parametrize("family", ["llama", "gpt2"])
+    @pytest.mark.parametrize("kind", ["nf4", "int8"])
+    def test_what_transformers_writes_with_bitsandbytes(self, kind: str, family: str, tmp_path: Path) -> None:
+        pytest.importorskip("bitsandbytes")
+        from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+        model = sample_model(family)
+        model.save_pretrained(tmp_path / "plain")
+        four = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+        how = BitsAndBytesConfig(**(four if kind == "nf4" else dict(load_in_8bit=True)))
+        packed = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=how, device_map="cpu")
+        packed.save_pretrained(tmp_path / "packed")
+        read, loaded = arm.describe(tmp_path / "packed"), arm.describe(arm.load(tmp_path / "packed"))
+        for layer in range(3):
+            for name, exact in arm.describe(model).matrices(layer):
+                ours, theirs = dict(read.matrices(layer))[name], dict(loaded.matrices(layer))[name]
+                assert (ours - exact).norm() < (0.12 if kind == "nf4" else 0.02) * exact.norm()
+                torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
+
     @pytest.mark.parametrize("more", [{}, {"use_rslora": True}, {"use_dora": True}, {"bias": "all"}])
     @pytest.mark.parametrize("family", ["llama", "gpt2"])
     def test_peft(self, family: str, more: dict[str, Any], tmp_path: Path) -> None:
