@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import armillary as arm
 from armillary.anatomy import codes
-from armillary.anatomy.loading import load_for
+from armillary.anatomy.loading import load_for, refuse_not_finite
 from armillary.anatomy.lora import LowRank
 from armillary.anatomy.samples import sample_model
 from stored import FORMATS, fp8, write_adapter, write_gguf, write_quantized
@@ -233,6 +233,17 @@ class TestRefusals:
             arm.load(plain, adapter=tmp_path / "nothing")
         with pytest.raises(arm.ArmillaryError, match="`delta=True` shows what an adapter changes"):
             arm.weigh(plain, delta=True)
+
+    def test_a_loaded_model_in_a_format_that_is_not_decoded(self) -> None:
+        model = sample_model("llama")
+        projection = model.model.layers[0].self_attn.q_proj
+        projection.weight = torch.nn.Parameter(projection.weight.to(torch.float8_e4m3fn), requires_grad=False)
+        with pytest.raises(arm.ArmillaryError, match=r"q_proj.weight is stored in a quantized format"):
+            refuse_not_finite(model)
+        model.is_quantized = True  # as transformers marks those that a package quantized
+        refuse_not_finite(model)
+        with pytest.raises(arm.ArmillaryError, match=r"q_proj.weight is stored in a quantized format"):
+            arm.weigh(model)
 
     def test_an_atlas_remembers_its_adapter(self, plain: Path, tmp_path: Path) -> None:
         write_adapter(tmp_path / "lora", sample_model("llama"))
