@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import armillary as arm
 from armillary.anatomy import codes
-from armillary.anatomy.loading import load_for
+from armillary.anatomy.loading import load_for, refuse_not_finite
 from armillary.anatomy.lora import LowRank
 from armillary.anatomy.samples import sample_model
 from stored import FORMATS, fp8, write_adapter, write_gguf, write_quantized
@@ -140,6 +140,25 @@ class TestReferences:
         theirs = functional.dequantize_4bit(packed, state)
         torch.testing.assert_close(codes.four_bit(ours), theirs, rtol=1e-6, atol=1e-7)
 
+    @pytest.mark.parametrize("family", ["llama", "gpt2"])
+    @pytest.mark.parametrize("kind", ["nf4", "int8"])
+    def test_what_transformers_writes_with_bitsandbytes(self, kind: str, family: str, tmp_path: Path) -> None:
+        pytest.importorskip("bitsandbytes")
+        from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+        model = sample_model(family)
+        model.save_pretrained(tmp_path / "plain")
+        four = dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+        how = BitsAndBytesConfig(**(four if kind == "nf4" else dict(load_in_8bit=True)))
+        packed = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", quantization_config=how, device_map="cpu")
+        packed.save_pretrained(tmp_path / "packed")
+        read, loaded = arm.describe(tmp_path / "packed"), arm.describe(arm.load(tmp_path / "packed"))
+        for layer in range(3):
+            for name, exact in arm.describe(model).matrices(layer):
+                ours, theirs = dict(read.matrices(layer))[name], dict(loaded.matrices(layer))[name]
+                assert (ours - exact).norm() < (0.12 if kind == "nf4" else 0.02) * exact.norm()
+                torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
+
     @pytest.mark.parametrize("more", [{}, {"use_rslora": True}, {"use_dora": True}, {"bias": "all"}])
     @pytest.mark.parametrize("family", ["llama", "gpt2"])
     def test_peft(self, family: str, more: dict[str, Any], tmp_path: Path) -> None:
@@ -214,6 +233,17 @@ class TestRefusals:
             arm.load(plain, adapter=tmp_path / "nothing")
         with pytest.raises(arm.ArmillaryError, match="`delta=True` shows what an adapter changes"):
             arm.weigh(plain, delta=True)
+
+    def test_a_loaded_model_in_a_format_that_is_not_decoded(self) -> None:
+        model = sample_model("llama")
+        projection = model.model.layers[0].self_attn.q_proj
+        projection.weight = torch.nn.Parameter(projection.weight.to(torch.float8_e4m3fn), requires_grad=False)
+        with pytest.raises(arm.ArmillaryError, match=r"q_proj.weight is stored in a quantized format"):
+            refuse_not_finite(model)
+        model.is_quantized = True  # as transformers marks those that a package quantized
+        refuse_not_finite(model)
+        with pytest.raises(arm.ArmillaryError, match=r"q_proj.weight is stored in a quantized format"):
+            arm.weigh(model)
 
     def test_an_atlas_remembers_its_adapter(self, plain: Path, tmp_path: Path) -> None:
         write_adapter(tmp_path / "lora", sample_model("llama"))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from armillary.anatomy.checkpoint import INDEX, expanded, hub_reachable, load_config
+from armillary.anatomy.description import Anatomy
 from armillary.anatomy.devices import input_device, moved, pick_device, pick_dtype
 from armillary.anatomy.folder import index_names, refuse_outside, refuse_special_files
 from armillary.anatomy.gguf import gguf_file
@@ -257,12 +258,23 @@ def not_finite_weights(source: nn.Module | str | Path) -> list[str]:
     anatomy = describe(source)
     adapter = adapter_for(anatomy.family)
     names: list[str] = []
-    if adapter is not None:
+    if adapter is not None and _has_numbers(source, anatomy):
         for layer in anatomy.layers:
             names += [f"layer {layer.index}: {what}" for what in anatomy.weights(layer.index).not_finite()]
     attention = () if adapter is None else (adapter.q.name, adapter.k.name, adapter.v.name, adapter.o.name)
     tensors = _tensors(source, len(anatomy.layers))
     return names + [name for name, tensor in tensors if not any(part in name for part in attention) and bad(tensor)]
+
+
+def _has_numbers(source: nn.Module | str | Path, anatomy: Anatomy) -> bool:
+    """Whether the heads' weights can be read; not those of a loaded model in a format that is not decoded here."""
+    try:
+        anatomy.weights(0)
+    except ArmillaryError:
+        if not getattr(source, "is_quantized", False):
+            raise
+        return False
+    return True
 
 
 def _tensors(source: nn.Module | str | Path, layers: int) -> Iterator[tuple[str, Tensor]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from armillary.anatomy import codes
 from armillary.anatomy.checkpoint import Checkpoint
@@ -94,6 +94,28 @@ def decoded(checkpoint: Checkpoint, settings: Any, family: str) -> QuantizedTens
     refuse_unquantized(checkpoint.folder, {name: header for name, header in headers.items() if header is not None})
     form = _format(settings if isinstance(settings, dict) else settings.to_dict())
     return QuantizedTensors(checkpoint, form, family in CONV1D)
+
+
+def decoded_parameter(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
+    """A loaded model's parameter; one that bitsandbytes keeps quantized is decoded."""
+    module: Any = model.get_submodule(name.rpartition(".")[0])
+    state, family = getattr(parameter, "quant_state", None), str(getattr(model.config, "model_type", ""))
+    rows = getattr(parameter, "SCB", None)
+    rows = getattr(getattr(module, "state", None), "SCB", None) if rows is None else rows  # there after its first run
+    if getattr(state, "packing_format_for_cpu", False):
+        raise ArmillaryError(
+            f"bitsandbytes has repacked {name} for this processor, so it cannot be read",
+            advice="load the model unquantized, or read its files with `armillary weights`",
+        )
+    if state is not None:
+        stored = {part.removeprefix("weight."): tensor for part, tensor in state.as_dict(packed=True).items()}
+        coded = next(part for part in stored if part.startswith("quant_state."))
+        weight = codes.four_bit({"weight": parameter.data, "state": stored.pop(coded), **stored})
+    elif parameter.dtype == torch.int8 and rows is not None:
+        weight = codes.int8_rows(parameter.data, rows.reshape(-1))
+    else:
+        return parameter
+    return weight.T if family in CONV1D else weight
 
 
 def _format(settings: dict[str, Any]) -> Format:

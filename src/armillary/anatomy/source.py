@@ -20,6 +20,7 @@ from armillary.anatomy.hub import fetched
 from armillary.anatomy.limits import refuse_absurd_sizes
 from armillary.anatomy.modes import evaluating
 from armillary.anatomy.opening import open_tensors
+from armillary.anatomy.quantized import decoded_parameter
 from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families, known_parts
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.tensors import Tensors
@@ -163,7 +164,11 @@ def _of_model(model: nn.Module, live: bool, own: bool, part: str = "") -> Anatom
             parameter = offloaded(model, name, parameter)
         if parameter is None or live:
             return parameter
-        return parameter.detach() if own else measurable(parameter.detach())
+        if own:
+            return parameter.detach()
+        if not parameter.is_floating_point():
+            parameter = decoded_parameter(transformer_of(model), name, parameter)
+        return measurable(parameter.detach())
 
     return _readable(adapter, anatomy, root, read)
 
