@@ -1,6 +1,7 @@
 """h = mu + pos_t + ctx_c + resid_ct: the two-way decomposition of hidden states, from the scan's means."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,11 @@ class Decomposition:
     pos: Float[np.ndarray, "t d"]
     ctx: Float[np.ndarray, "c d"]
     total: float
+
+    @cached_property
+    def pos_singular(self) -> Float[np.ndarray, "n"]:
+        """The singular values of pos, largest first."""
+        return np.linalg.svd(self.pos, compute_uv=False)
 
     @property
     def shares(self) -> tuple[float, float, float]:

@@ -8,6 +8,8 @@ vectors of the orthonormal DCT-II and Delta the mixed difference of the evenly r
 The paper has 8 k instead of 4 k, a basis that is not the DCT-II, and does not require a centered G.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float
 from scipy.fft import dct, dctn
@@ -17,10 +19,15 @@ Matrix = Float[np.ndarray, "t t"]
 
 def dct_energy(matrix: Float[np.ndarray, "*batch t u"], k: int) -> Float[np.ndarray, "*batch"]:
     """Share of the squared 2-D DCT-II coefficients in the first k x k frequencies; NaN for a matrix of zeros."""
+    return dct_energies(matrix, (k,))[..., 0]
+
+
+def dct_energies(matrix: Float[np.ndarray, "*batch t u"], ks: Sequence[int]) -> Float[np.ndarray, "*batch k"]:
+    """dct_energy for several k, from one transform."""
     energy = np.square(dctn(matrix, axes=(-2, -1), norm="ortho"))
     total = energy.sum((-2, -1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(energy[..., :k, :k].sum((-2, -1)) / total)
+        return np.stack([energy[..., :k, :k].sum((-2, -1)) / total for k in ks], -1)
 
 
 def gram(vectors: Float[np.ndarray, "*batch t d"]) -> Float[np.ndarray, "*batch t t"]:
