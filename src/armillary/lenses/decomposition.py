@@ -1,5 +1,6 @@
 """h = mu + pos_t + ctx_c + resid_ct: the two-way decomposition of hidden states, from the scan's means."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from jaxtyping import Float
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from armillary.atlas.atlas import Atlas
 
 
@@ -41,13 +44,35 @@ class Decomposition:
         return float(pos), float(ctx), float(1 - pos - ctx)
 
 
+ARRAYS = ("position_mean", "position_scatter", "sequence_mean")
+"""What a decomposition is made of, in the atlas's groups 'residual' and 'input'."""
+IN_MEMORY = 1 << 26
+"""Up to this many bytes these arrays are read at once where every layer is decomposed: a chunk may hold many layers."""
+
+
+def decompositions(atlas: "Atlas", group: str = "residual") -> Iterator[Decomposition]:
+    """`decompose` for one layer after the other."""
+    _check(atlas)
+    arrays = atlas.group(group)[list(ARRAYS)]
+    arrays = arrays.load() if arrays.nbytes <= IN_MEMORY else arrays
+    for layer in range(arrays.sizes["layer"]):
+        yield _parts(arrays.isel(layer=layer), atlas.settings["skip"])
+
+
 def decompose(atlas: "Atlas", layer: int, group: str = "residual") -> Decomposition:
     """The parts of the residual stream (or of the attention input, group 'input') at a layer."""
+    _check(atlas)
+    return _parts(atlas.group(group).isel(layer=layer), atlas.settings["skip"])
+
+
+def _check(atlas: "Atlas") -> None:
     if "positions" not in atlas.settings["streams"]:
         raise ArmillaryError(
             "this atlas was scanned without means by position", advice="scan with `streams=positions,...`"
         )
-    arrays, skip = atlas.group(group).isel(layer=layer), atlas.settings["skip"]
+
+
+def _parts(arrays: "xr.Dataset", skip: int) -> Decomposition:
     mean = arrays["position_mean"].to_numpy()[skip:]
     mu = mean.mean(0)
     pos = mean - mu

@@ -9,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.fft import dctn
 
-from armillary.lenses.decomposition import Decomposition, decompose
+from armillary.lenses.decomposition import Decomposition, decompose, decompositions
 from armillary.theory.smoothness import (
     centered,
     dct_energies,
@@ -46,8 +46,7 @@ def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
     norms = arrays["position_norm"].to_numpy()
     others = {name: arrays[name].to_numpy() for name in ("token_cosine", "rank_one_distance") if name in arrays}
     documents = atlas.group("corpus")["document"].to_numpy()
-    for row in rows:
-        parts = decompose(atlas, row["layer"], group)
+    for row, parts in zip(rows, decompositions(atlas, group), strict=True):
         row |= layer_measures(parts, documents)
         row["relative_norm"] = relative_norm(atlas, parts, row["layer"], group)
         row["mean_norm"] = norms[row["layer"], atlas.settings["skip"] :].mean()
@@ -165,9 +164,7 @@ def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
     """Arrays for the figures: singular values, Gram matrix, DCT coefficients, principal coordinates, layer cosines."""
     import xarray as xr
 
-    layers = atlas.group(group).sizes["layer"]
-    parts = [decompose(atlas, layer, group) for layer in range(layers)]
-    pos = np.stack([part.pos for part in parts])
+    pos = np.stack([parts.pos for parts in decompositions(atlas, group)])
     left, values, _ = np.linalg.svd(pos, full_matrices=False)
     norms = np.linalg.norm(pos, axis=2, keepdims=True)
     unit = np.divide(pos, norms, out=np.zeros_like(pos), where=norms > 0)
@@ -181,7 +178,7 @@ def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
             "coordinates": (("layer", "position", "axis"), (left * values[:, None, :])[..., :3]),
             "layer_cosine": (("layer", "layer_"), np.einsum("atd,btd->ab", unit, unit) / pos.shape[1]),
         },
-        coords={"position": positions, "layer": np.arange(layers)},
+        coords={"position": positions, "layer": np.arange(len(pos))},
     )
 
 
