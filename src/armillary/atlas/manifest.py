@@ -5,6 +5,7 @@ The list is written last, inside the store as an empty Zarr group, so that other
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,10 @@ def read_manifest(store: Path) -> Manifest | None:
 
 def names_in(store: Path) -> list[str]:
     """All files of a store except the list itself."""
-    names = (path.relative_to(store).as_posix() for path in store.rglob("*") if not path.is_dir() or path.is_symlink())
+    names = []
+    for place, folders, files in os.walk(store):
+        links = [folder for folder in folders if os.path.islink(os.path.join(place, folder))]
+        names += [Path(place, name).relative_to(store).as_posix() for name in (*files, *links)]
     return sorted(name for name in names if name != PLACE)
 
 

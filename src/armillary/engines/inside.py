@@ -23,6 +23,11 @@ class Inside:
             self._job, self._bench = job, job.open(0, 1)
         return self._bench.facts
 
+    @property
+    def bench(self) -> Bench | None:
+        """What runs the tasks, once the engine is started: callers in this process need not ask it by tasks."""
+        return self._bench
+
     def share(self, data: bytes) -> None:
         assert self._bench is not None
         self._bench.share(data)

@@ -1,6 +1,8 @@
 """h = mu + pos_t + ctx_c + resid_ct: the two-way decomposition of hidden states, from the scan's means."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +11,8 @@ from jaxtyping import Float
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from armillary.atlas.atlas import Atlas
 
 
@@ -24,6 +28,11 @@ class Decomposition:
     ctx: Float[np.ndarray, "c d"]
     total: float
 
+    @cached_property
+    def pos_singular(self) -> Float[np.ndarray, "n"]:
+        """The singular values of pos, largest first."""
+        return np.linalg.svd(self.pos, compute_uv=False)
+
     @property
     def shares(self) -> tuple[float, float, float]:
         """Shares of pos, ctx and resid in the total sum of squares; they add to 1."""
@@ -35,13 +44,35 @@ class Decomposition:
         return float(pos), float(ctx), float(1 - pos - ctx)
 
 
+ARRAYS = ("position_mean", "position_scatter", "sequence_mean")
+"""What a decomposition is made of, in the atlas's groups 'residual' and 'input'."""
+IN_MEMORY = 1 << 26
+"""Up to this many bytes these arrays are read at once where every layer is decomposed: a chunk may hold many layers."""
+
+
+def decompositions(atlas: "Atlas", group: str = "residual") -> Iterator[Decomposition]:
+    """`decompose` for one layer after the other."""
+    _check(atlas)
+    arrays = atlas.group(group)[list(ARRAYS)]
+    arrays = arrays.load() if arrays.nbytes <= IN_MEMORY else arrays
+    for layer in range(arrays.sizes["layer"]):
+        yield _parts(arrays.isel(layer=layer), atlas.settings["skip"])
+
+
 def decompose(atlas: "Atlas", layer: int, group: str = "residual") -> Decomposition:
     """The parts of the residual stream (or of the attention input, group 'input') at a layer."""
+    _check(atlas)
+    return _parts(atlas.group(group).isel(layer=layer), atlas.settings["skip"])
+
+
+def _check(atlas: "Atlas") -> None:
     if "positions" not in atlas.settings["streams"]:
         raise ArmillaryError(
             "this atlas was scanned without means by position", advice="scan with `streams=positions,...`"
         )
-    arrays, skip = atlas.group(group).isel(layer=layer), atlas.settings["skip"]
+
+
+def _parts(arrays: "xr.Dataset", skip: int) -> Decomposition:
     mean = arrays["position_mean"].to_numpy()[skip:]
     mu = mean.mean(0)
     pos = mean - mu

@@ -13,7 +13,7 @@ from armillary.lenses.decomposition import decompose
 from armillary.observe.rebuild import parts_of_queries_and_keys
 from armillary.observe.view import grouped_products
 from armillary.streams.constituents import Means
-from armillary.theory.smoothness import dct_energy
+from armillary.theory.smoothness import dct_energies
 
 if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
@@ -48,8 +48,8 @@ def head_geometry(anatomy: Anatomy, means: Means, skip: int) -> HeadGeometry:
         ratios.append(argmax_ratio((q[0] + q[1])[:, :, skip:], (k[0] + k[1])[:, :, skip:]))
         inner = grouped_products(q[1][:, :, spaced], k[1][:, :, spaced])[0].cpu().numpy()
         p = pos[0, spaced].cpu().numpy()
-        pwp.append(np.stack([dct_energy(inner, f) for f in FREQUENCIES], -1))
-        pp.append(np.array([float(dct_energy(p @ p.T, f)) for f in FREQUENCIES]))
+        pwp.append(dct_energies(inner, FREQUENCIES))
+        pp.append(dct_energies(p @ p.T, FREQUENCIES))
     return HeadGeometry(np.stack(ratios), np.stack(pwp), np.stack(pp))
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
-from scipy.stats import norm, spearmanr
+from scipy.special import ndtri
 
 from armillary.errors import ArmillaryError
 from armillary.lenses.resting import rests_on
@@ -300,7 +300,7 @@ def evidence_table(atlas: "Atlas") -> pd.DataFrame:
 
 def _support(heads: pd.DataFrame, labels: tuple[str, ...], measure: str, kind: str) -> pd.DataFrame:
     own = heads[heads["label"].isin(labels) & heads[measure].notna()]
-    least = {"most": MOST, "positive": 0.0, "aligned": float(norm.isf(0.01 / 2 / max(1, len(heads))))}[kind]
+    least = {"most": MOST, "positive": 0.0, "aligned": -float(ndtri(0.01 / 2 / max(1, len(heads))))}[kind]
     value = own[measure].astype(float)
     rows = own[["layer", "head", "label"]].assign(role="support", measure=measure, value=value)
     return rows.assign(null=np.nan, threshold=least, strength=np.nan, holds=value > least)
@@ -326,6 +326,9 @@ def agreement_table(atlas: "Atlas") -> pd.DataFrame:
     low and high bound the correlation with 95 % confidence as if heads were independent, which they are only in part
     (Fisher's z with Bonett and Wright's variance). A pair that the atlas lacks, or that does not vary, is left out.
     """
+    # for start-up: scipy.stats takes 0.3 seconds to import
+    from scipy.stats import spearmanr
+
     heads, rows = atlas.heads, []
     for first, second, expected, why in EXPECTED_CORRELATIONS:
         a, b = (EFFECTIVE[name] if EFFECTIVE.get(name) in heads else name for name in (first, second))

@@ -1,5 +1,6 @@
 """Measures of every layer's positional basis: size, rank, smoothness, incoherence with the contexts."""
 
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -8,10 +9,10 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.fft import dctn
 
-from armillary.lenses.decomposition import Decomposition, decompose
+from armillary.lenses.decomposition import Decomposition, decompose, decompositions
 from armillary.theory.smoothness import (
     centered,
-    dct_energy,
+    dct_energies,
     gram,
     low_frequency_bound,
     low_frequency_residual,
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
 
     from armillary.atlas.atlas import Atlas
 
-# Imports inside functions: xarray and screenot are slow to import.
+# Imports inside functions: xarray, screenot and sparse algebra are slow to import.
 
 UPPER_RANK = 20
 """ScreeNOT's upper bound on the number of components."""
 FREQUENCIES = (1, 3, 5, 10)
 BOUND_AT = 10
 """Theorem 1 (low_frequency_bound) is evaluated with this many frequencies."""
+
+SMALL = 256
+"""Up to this width all eigenvalues of a covariance are computed where the largest is needed."""
 
 
 def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
@@ -40,16 +44,14 @@ def layer_columns(atlas: "Atlas", group: str = "residual") -> pd.DataFrame:
         return pd.DataFrame(rows)
     arrays = atlas.group(group)
     norms = arrays["position_norm"].to_numpy()
+    others = {name: arrays[name].to_numpy() for name in ("token_cosine", "rank_one_distance") if name in arrays}
     documents = atlas.group("corpus")["document"].to_numpy()
-    for row in rows:
-        parts = decompose(atlas, row["layer"], group)
+    for row, parts in zip(rows, decompositions(atlas, group), strict=True):
         row |= layer_measures(parts, documents)
         row["relative_norm"] = relative_norm(atlas, parts, row["layer"], group)
         row["mean_norm"] = norms[row["layer"], atlas.settings["skip"] :].mean()
         row["first_norm"] = norms[row["layer"], 0]
-        for name in ("token_cosine", "rank_one_distance"):
-            if name in arrays:
-                row[name] = float(arrays[name].to_numpy()[row["layer"]])
+        row |= {name: float(values[row["layer"]]) for name, values in others.items()}
     return pd.DataFrame(rows)
 
 
@@ -65,9 +67,9 @@ def layer_measures(parts: Decomposition, documents: Int[np.ndarray, "c"]) -> dic
         "pos_share": pos_share,
         "ctx_share": ctx_share,
         "resid_share": resid_share,
-        "stable_rank": stable_rank(parts.pos),
-        "screenot_rank": screenot_rank(parts.pos),
-        **{f"dct_energy_{k}": float(dct_energy(cosines, k)) for k in FREQUENCIES},
+        "stable_rank": stable_rank(parts.pos_singular),
+        "screenot_rank": screenot_rank(parts.pos, float(parts.pos_singular[0])),
+        **{f"dct_energy_{k}": float(e) for k, e in zip(FREQUENCIES, dct_energies(cosines, FREQUENCIES), strict=True)},
         "incoherence_mean": mean,
         "incoherence_max": largest,
         "intra_similarity": intra,
@@ -83,22 +85,22 @@ def layer_measures(parts: Decomposition, documents: Int[np.ndarray, "c"]) -> dic
     }
 
 
-def stable_rank(matrix: Float[np.ndarray, "t d"]) -> float:
-    """|P|_F^2 / |P|_2^2; NaN for a matrix of zeros."""
-    values = np.linalg.svd(matrix, compute_uv=False)
+def stable_rank(values: Float[np.ndarray, "n"]) -> float:
+    """|P|_F^2 / |P|_2^2 of a matrix P with these singular values; NaN for a matrix of zeros."""
     return float(np.square(values).sum() / values[0] ** 2) if values[0] > 0 else np.nan
 
 
-def screenot_rank(matrix: Float[np.ndarray, "t d"]) -> float:
+def screenot_rank(matrix: Float[np.ndarray, "t d"], largest: float | None = None) -> float:
     """The number of singular values above the noise, by ScreeNOT with imputation (the screenot package).
 
+    `largest` is the largest singular value, if it is known.
     The upper bound is 20, or less where the matrix is too small. The matrix is first scaled to a largest singular value
     of 1000, because the package searches its threshold to an absolute precision.
     """
     from screenot.ScreeNOT import adaptiveHardThresholding
 
     upper = min(UPPER_RANK, (min(matrix.shape) - 2) // 2)
-    largest = np.linalg.norm(matrix, 2)
+    largest = float(np.linalg.norm(matrix, 2)) if largest is None else largest
     if upper < 1 or largest == 0:
         return np.nan
     return float(adaptiveHardThresholding(matrix * (1000 / largest), upper, strategy="i")[2])
@@ -109,8 +111,19 @@ def relative_norm(atlas: "Atlas", parts: Decomposition, layer: int, group: str) 
     if "covariance" not in atlas.settings["streams"]:
         return np.nan
     covariance = atlas.group(group)["covariance"][layer].to_numpy()
-    largest = np.linalg.eigvalsh(covariance)[-1] * len(parts.pos) * len(parts.ctx)
-    return float(np.sqrt(len(parts.ctx) / largest) * np.linalg.norm(parts.pos, 2)) if largest > 0 else np.nan
+    largest = largest_eigenvalue(covariance) * len(parts.pos) * len(parts.ctx)
+    return float(np.sqrt(len(parts.ctx) / largest) * parts.pos_singular[0]) if largest > 0 else np.nan
+
+
+def largest_eigenvalue(covariance: Float[np.ndarray, "d d"]) -> float:
+    """By Lanczos iterations, to the last digits, where the matrix is large: at d = 4,096 a hundredth of all of them."""
+    from scipy.sparse.linalg import ArpackError, eigsh
+
+    if len(covariance) >= SMALL and covariance.any():
+        start = np.random.default_rng(0).normal(size=len(covariance))  # the same digits every time
+        with suppress(ArpackError):
+            return float(eigsh(covariance, 1, v0=start, return_eigenvectors=False)[0])
+    return float(np.linalg.eigvalsh(covariance)[-1])
 
 
 def incoherence(pos: Float[np.ndarray, "t d"], ctx: Float[np.ndarray, "c d"]) -> tuple[float, float]:
@@ -151,9 +164,7 @@ def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
     """Arrays for the figures: singular values, Gram matrix, DCT coefficients, principal coordinates, layer cosines."""
     import xarray as xr
 
-    layers = atlas.group(group).sizes["layer"]
-    parts = [decompose(atlas, layer, group) for layer in range(layers)]
-    pos = np.stack([part.pos for part in parts])
+    pos = np.stack([parts.pos for parts in decompositions(atlas, group)])
     left, values, _ = np.linalg.svd(pos, full_matrices=False)
     norms = np.linalg.norm(pos, axis=2, keepdims=True)
     unit = np.divide(pos, norms, out=np.zeros_like(pos), where=norms > 0)
@@ -167,7 +178,7 @@ def positional_arrays(atlas: "Atlas", group: str = "residual") -> "xr.Dataset":
             "coordinates": (("layer", "position", "axis"), (left * values[:, None, :])[..., :3]),
             "layer_cosine": (("layer", "layer_"), np.einsum("atd,btd->ab", unit, unit) / pos.shape[1]),
         },
-        coords={"position": positions, "layer": np.arange(layers)},
+        coords={"position": positions, "layer": np.arange(len(pos))},
     )
 
 

@@ -4,12 +4,14 @@ W = A B' of a head has rank e. With A = Q_a R_a and B = Q_b R_b its singular val
 matrix R_a R_b', its nonzero eigenvalues those of B'A, its trace tr(B'A), its squared Frobenius norm tr(A'A B'B).
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Bool, Complex, Float
 from torch import Tensor
 
 from armillary.anatomy.description import Layer
@@ -59,63 +61,134 @@ class LayerSpectra:
 def layer_spectra(layer: Layer, weights: LayerWeights) -> LayerSpectra:
     """The spectra of a layer's heads; a key head shared by several query heads is used for each of them."""
     key_head = [layer.kv_head(a) for a in range(layer.heads)]
-    q, k = (list(in_parallel(triangular, part)) for part in (weights.q, weights.k))
-    qk = _spectrum(weights.q, [weights.k[g] for g in key_head], q, [k[g] for g in key_head])
+    qk = _small_products(weights.q, [weights.k[g] for g in key_head])
+    ov = _small_products([weights.v[g] for g in key_head], [part.mT for part in weights.o])
     d, e = weights.q[0].shape
     z = [
-        alignment_z(float(trace), float(q[a].norm()), float(k[g].norm()), d, e)
-        for a, (g, trace) in enumerate(zip(key_head, qk.trace, strict=True))
+        alignment_z(float(cross.trace()), sqrt(float(left.trace())), sqrt(float(right.trace())), d, e)
+        for cross, left, right in zip(qk.cross, qk.left_gram, qk.right_gram, strict=True)
     ]
-    v, o = list(in_parallel(triangular, weights.v)), [part.mT for part in weights.o]
-    ov = _spectrum([weights.v[g] for g in key_head], o, [v[g] for g in key_head], list(in_parallel(triangular, o)))
-    return LayerSpectra(qk, ov, np.array(z))
+    return LayerSpectra(_spectrum(qk), _spectrum(ov), np.array(z))
 
 
 def product_spectrum(a: Sequence[Float[Tensor, "d e"]], b: Sequence[Float[Tensor, "d e"]]) -> ProductSpectrum:
     """The spectrum of A B' of every head, through e x e matrices, in float64."""
-    return _spectrum(a, b, list(in_parallel(triangular, a)), list(in_parallel(triangular, b)))
+    return _spectrum(_small_products(a, b))
 
 
-def _spectrum(a: Sequence[Tensor], b: Sequence[Tensor], left: list[Tensor], right: list[Tensor]) -> ProductSpectrum:
-    """The same, given the triangular factors R_A and R_B: A B' has the singular values of R_A R_B'."""
+@dataclass(frozen=True)
+class _SmallProducts:
+    """Of every head's A and B: A'A, B'B and B'A in float64. A matrix that several heads share has one A'A."""
 
-    def of_head(head: int) -> tuple[Tensor, ...]:
-        small = b[head].double().mT @ a[head].double()
-        singular = torch.linalg.svdvals(left[head] @ right[head].mT)
-        eigenvalues = torch.linalg.eigvals(small)
-        results = (
-            torch.nn.functional.pad(singular, (0, small.shape[0] - len(singular))),  # for heads wider than the model
-            eigenvalues[eigenvalues.abs().argsort(descending=True)],
-            small.trace(),
-            singular.square().sum().sqrt(),
-            (small * small.mT).sum(),
-        )
-        return tuple(result.cpu() for result in results)
-
-    heads = list(in_parallel(of_head, range(len(a))))
-    return ProductSpectrum(*(torch.stack(field).numpy() for field in zip(*heads, strict=True)))
+    left: Sequence[Float[Tensor, "d e"]]
+    right: Sequence[Float[Tensor, "d e"]]
+    left_gram: list[Float[Tensor, "e e"]]
+    right_gram: list[Float[Tensor, "e e"]]
+    cross: list[Float[Tensor, "e e"]]
 
 
-def triangular(a: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
-    """R of A = QR in float64; the Cholesky factor of A'A (three times faster) where A is well conditioned."""
-    a = a.double()
-    if a.shape[0] > a.shape[1]:
-        factor: Tensor
-        factor, failed = torch.linalg.cholesky_ex(a.mT @ a, upper=True)
-        if not failed and _well_conditioned(factor):
-            return factor
-    upper: Tensor = torch.linalg.qr(a, mode="r").R
+def _small_products(a: Sequence[Float[Tensor, "d e"]], b: Sequence[Float[Tensor, "d e"]]) -> _SmallProducts:
+    """The products over d, which cost most: each matrix is widened to float64 once a head, in memory that is reused.
+
+    By numpy, whose product of a matrix with its own transpose computes one half of it.
+    """
+    scratch = threading.local()
+    first_left = {id(matrix): head for head, matrix in reversed(list(enumerate(a)))}
+    first_right = {id(matrix): head for head, matrix in reversed(list(enumerate(b)))}
+
+    def of_head(head: int) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
+        left, right = _widened(a[head], scratch, "left"), _widened(b[head], scratch, "right")
+        own = (first_left[id(a[head])] == head, first_right[id(b[head])] == head)
+        return left.T @ left if own[0] else None, right.T @ right if own[1] else None, right.T @ left
+
+    found = list(in_parallel(of_head, range(len(a))))
+    return _SmallProducts(
+        *(a, b),
+        [torch.from_numpy(found[first_left[id(matrix)]][0]) for matrix in a],
+        [torch.from_numpy(found[first_right[id(matrix)]][1]) for matrix in b],
+        [torch.from_numpy(cross) for _, _, cross in found],
+    )
+
+
+def _widened(matrix: Float[Tensor, "d e"], scratch: threading.local, name: str) -> Float[np.ndarray, "d e"]:
+    """The matrix in float64 in main memory, laid out as it is stored; valid until the next call with this name."""
+    transposed = matrix.stride(0) == 1
+    stored = matrix.detach().mT if transposed else matrix.detach()
+    buffer = getattr(scratch, name, None)
+    if buffer is None or buffer.shape != stored.shape:
+        buffer = torch.empty(stored.shape, dtype=torch.float64)
+        setattr(scratch, name, buffer)
+    wide: np.ndarray = buffer.copy_(stored).numpy()
+    return wide.T if transposed else wide
+
+
+def _spectrum(products: _SmallProducts) -> ProductSpectrum:
+    """A B' has the singular values of R_A R_B' and the nonzero eigenvalues of B'A; heads in batches on every core."""
+    heads = range(len(products.cross))
+    factor = _triangular_factors([*products.left_gram, *products.right_gram], [*products.left, *products.right])
+
+    def of_heads(some: Sequence[int]) -> tuple[Tensor, Tensor]:
+        small = torch.stack([factor[head] @ factor[len(heads) + head].mT for head in some])
+        eigenvalues = torch.linalg.eigvals(torch.stack([products.cross[head] for head in some]))
+        order = eigenvalues.abs().argsort(-1, descending=True)
+        return torch.linalg.svdvals(small), eigenvalues.gather(-1, order)
+
+    found = list(in_parallel(of_heads, _batches(heads)))
+    singular, eigenvalues = (torch.cat(field) for field in zip(*found, strict=True))
+    cross = torch.stack(products.cross)
+    results = (
+        torch.nn.functional.pad(singular, (0, cross.shape[-1] - singular.shape[-1])),  # for heads wider than the model
+        eigenvalues,
+        cross.diagonal(dim1=-2, dim2=-1).sum(-1),
+        singular.square().sum(-1).sqrt(),
+        (cross * cross.mT).sum((-2, -1)),
+    )
+    return ProductSpectrum(*(result.numpy() for result in results))
+
+
+def _batches(items: Sequence[int]) -> list[Sequence[int]]:
+    """All in one batch on one core, a few batches for every core on several."""
+    threads = torch.get_num_threads()
+    size = len(items) if threads == 1 else -(-len(items) // (4 * threads))
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _triangular_factors(grams: list[Tensor], matrices: Sequence[Float[Tensor, "d e"]]) -> list[Float[Tensor, "r e"]]:
+    """R of A = QR for every matrix A, given A'A: its Cholesky factor where A is well conditioned, else by QR.
+
+    A matrix that occurs several times is factored once.
+    """
+    first = {id(matrix): place for place, matrix in reversed(list(enumerate(matrices)))}
+    distinct = sorted(first.values())
+
+    def of_some(places: Sequence[int]) -> list[Tensor]:
+        upper, failed = torch.linalg.cholesky_ex(torch.stack([grams[place] for place in places]), upper=True)
+        tall = [matrices[place].shape[0] > matrices[place].shape[1] for place in places]
+        good = _well_conditioned(upper) & (failed == 0) & torch.tensor(tall)
+        return [
+            factor if fine else _by_qr(matrices[place])
+            for place, factor, fine in zip(places, upper, good.tolist(), strict=True)
+        ]
+
+    factors = [factor for batch in in_parallel(of_some, _batches(distinct)) for factor in batch]
+    at = {place: number for number, place in enumerate(distinct)}
+    return [factors[at[first[id(matrix)]]] for matrix in matrices]
+
+
+def _by_qr(matrix: Float[Tensor, "d e"]) -> Float[Tensor, "r e"]:
+    upper: Tensor = torch.linalg.qr(matrix.detach().to("cpu", torch.float64), mode="r").R
     return upper
 
 
-def _well_conditioned(factor: Float[Tensor, "e e"]) -> bool:
+def _well_conditioned(factors: Float[Tensor, "n e e"]) -> Bool[Tensor, "n"]:
     """By |R|_F |R^-1|_F, an upper bound of the condition number; by the number itself where the bound is too large."""
-    identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-    inverse = torch.linalg.solve_triangular(factor, identity, upper=True)
-    if WELL_CONDITIONED * factor.norm() * inverse.norm() < 1:
-        return True
-    singular = torch.linalg.svdvals(factor)
-    return bool(singular[-1] > WELL_CONDITIONED * singular[0])
+    identity = torch.eye(factors.shape[-1], dtype=factors.dtype).expand_as(factors)
+    inverse = torch.linalg.solve_triangular(factors, identity, upper=True)
+    good = WELL_CONDITIONED * factors.norm(dim=(-2, -1)) * inverse.norm(dim=(-2, -1)) < 1
+    for place in (~good & factors.isfinite().all(-1).all(-1)).nonzero()[:, 0].tolist():
+        singular = torch.linalg.svdvals(factors[place])
+        good[place] = singular[-1] > WELL_CONDITIONED * singular[0]
+    return good
 
 
 def entropy_rank(energies: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:

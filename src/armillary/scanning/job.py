@@ -23,6 +23,7 @@ from armillary.anatomy.registry import known_families
 from armillary.anatomy.source import describe
 from armillary.anatomy.weights import LayerWeights
 from armillary.engines.engine import Advanced, Begun, Done, Engine, Event, Task, TaskFailed, run_task, sentence
+from armillary.engines.inside import Inside
 from armillary.engines.packing import Packed
 from armillary.errors import ArmillaryError
 from armillary.observe.precision import measurable
@@ -153,6 +154,16 @@ class ScanBench:
     def share(self, data: bytes) -> None:
         self._further = pickle.loads(data)
 
+    def read_here(self, layer: int) -> LayerWeights:
+        """A layer's weights for a caller in this process: views of the model's, unless these are on a GPU."""
+        try:
+            weights: LayerWeights = in_memory(self.anatomy.weights(layer), copy=False)
+        except ArmillaryError:
+            raise
+        except Exception as error:
+            raise ArmillaryError(sentence(error)) from error
+        return weights
+
     def run(self, task: Task) -> Iterator[Event]:
         with evaluating(self.model):  # a user's model gets its own mode back after every task
             yield from self._do(task)
@@ -160,7 +171,7 @@ class ScanBench:
     def _do(self, task: Task) -> Iterator[Event]:
         work = task.work
         if isinstance(work, ReadWeights):
-            yield Done({RESULT: pickle.dumps(in_memory(self.anatomy.weights(work.layer)))})
+            yield Done({RESULT: pickle.dumps(in_memory(self.anatomy.weights(work.layer), copy=True))})
         elif isinstance(work, MeasureLoss):
             yield Done({RESULT: pickle.dumps(self._losses(work.text))})
         elif task.alone:
@@ -289,14 +300,14 @@ def multiplied(model: nn.Module) -> int:
     return sum(p.numel() for p in entry(model).parameters() if id(p) not in tables)
 
 
-def in_memory(value: Any) -> Any:
-    """Weights copied to main memory, each tensor by itself: pickling a view would store its whole base tensor."""
+def in_memory(value: Any, *, copy: bool) -> Any:
+    """Weights in main memory. To be pickled they are copied, each by itself: a view would take its base tensor along."""
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        return value.detach().to("cpu", copy=copy)
     if isinstance(value, tuple):
-        return tuple(in_memory(item) for item in value)
+        return tuple(in_memory(item, copy=copy) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: in_memory(getattr(value, f.name)) for f in fields(value)})
+        return replace(value, **{f.name: in_memory(getattr(value, f.name), copy=copy) for f in fields(value)})
     return value
 
 
@@ -318,7 +329,11 @@ def text_loss(engine: Engine, facts: Facts, sequences: Sequences) -> dict[str, A
 
 
 def anatomy_through(engine: Engine, facts: Facts) -> Anatomy:
-    """The anatomy of the workers' model; it reads weights through a worker, one layer in memory at a time."""
+    """The anatomy of the workers' model; it reads weights through a worker, one layer in memory at a time.
+
+    A model in this process is read directly, unless it is in training mode: a task sets evaluation mode, in which some
+    adapters change weights.
+    """
     if facts.families != known_families() and facts.anatomy.family in set(known_families()) ^ set(facts.families):
         raise ArmillaryError(
             f"the adapter for {facts.anatomy.family!r} is registered in this process but not in the workers",
@@ -326,6 +341,10 @@ def anatomy_through(engine: Engine, facts: Facts) -> Anatomy:
         )
     if not facts.readable:
         return facts.anatomy
+
+    bench = engine.bench if isinstance(engine, Inside) else None
+    if isinstance(bench, ScanBench) and not any(module.training for module in bench.model.modules()):
+        return replace(facts.anatomy, _read_layer=bench.read_here)
 
     def read(layer: int) -> LayerWeights:
         result = run_task(engine, Task(ReadWeights(layer))).files[RESULT]

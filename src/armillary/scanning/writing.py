@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from armillary.scanning.folder import ScanFolder, Shard
     from armillary.streams.stream import Stream
     from armillary.text.sequences import Sequences
-from armillary.atlas.arrays import LARGE, Arrays, codecs, labeled, new_array, write_group
+from armillary.atlas.arrays import LARGE, Arrays, codecs, labeled, new_array, write_chunk, write_group
 
 # Imports inside functions: zarr takes half a second to import, and errors in the arguments come before any writing.
 
@@ -130,7 +130,7 @@ def _write_streams(
                     if name not in large:
                         new_array(root.require_group(group), name, dims, shape, values.dtype)
                         large.add(name)
-                    root[f"{group}/{name}"][layer] = values  # type: ignore[index]
+                    write_chunk(store / group / name, (layer, *(0 for _ in values.shape)), values[None])
                 else:
                     if name not in small:  # layers without attention stay NaN
                         small[name] = (dims, np.full(shape, np.nan if values.dtype.kind == "f" else 0, values.dtype))

@@ -8,19 +8,35 @@ vectors of the orthonormal DCT-II and Delta the mixed difference of the evenly r
 The paper has 8 k instead of 4 k, a basis that is not the DCT-II, and does not require a centered G.
 """
 
+from collections.abc import Sequence
+from functools import cache
+
 import numpy as np
 from jaxtyping import Float
-from scipy.fft import dct, dctn
+from scipy.fft import dct
 
 Matrix = Float[np.ndarray, "t t"]
 
 
 def dct_energy(matrix: Float[np.ndarray, "*batch t u"], k: int) -> Float[np.ndarray, "*batch"]:
     """Share of the squared 2-D DCT-II coefficients in the first k x k frequencies; NaN for a matrix of zeros."""
-    energy = np.square(dctn(matrix, axes=(-2, -1), norm="ortho"))
-    total = energy.sum((-2, -1))
+    return dct_energies(matrix, (k,))[..., 0]
+
+
+def dct_energies(matrix: Float[np.ndarray, "*batch t u"], ks: Sequence[int]) -> Float[np.ndarray, "*batch k"]:
+    """dct_energy for several k: only these coefficients are computed, since all of them have the matrix's own energy."""
+    left, right = (_dct_basis(n)[: max(ks)] for n in matrix.shape[-2:])
+    energy = np.square(left @ matrix @ right.T)
+    total = np.square(matrix).sum((-2, -1), dtype=np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(energy[..., :k, :k].sum((-2, -1)) / total)
+        shares = np.stack([energy[..., :k, :k].sum((-2, -1)) / total for k in ks], -1)
+    return np.minimum(shares, 1)  # rounding
+
+
+@cache
+def _dct_basis(t: int) -> Float[np.ndarray, "t t"]:
+    """The orthonormal DCT-II: a row for every frequency."""
+    return np.asarray(dct(np.eye(t), axis=0, norm="ortho"))
 
 
 def gram(vectors: Float[np.ndarray, "*batch t d"]) -> Float[np.ndarray, "*batch t t"]:
@@ -56,7 +72,7 @@ def smoothness(matrix: Matrix, order: int = 1) -> float:
 def low_frequency_residual(matrix: Matrix, k: int) -> float:
     """(1/T) |G - P_k G P_k|_2: the residual of the first k frequencies."""
     t = len(matrix)
-    basis = dct(np.eye(t), axis=0, norm="ortho")[:k]
+    basis = _dct_basis(t)[:k]
     residual = matrix - basis.T @ (basis @ matrix @ basis.T) @ basis
     return float(np.abs(np.linalg.eigvalsh(residual)).max() / t)
 
