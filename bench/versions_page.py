@@ -41,7 +41,9 @@ def told_tests(row: dict[str, Any]) -> str:
     counts = row.get("tests")
     if counts is None:
         return "not run"
-    words = [f"{counts[word]} {word}" for word in ("passed", "skipped", "failed", "error", "errors") if counts.get(word)]
+    words = [
+        f"{counts[word]} {word}" for word in ("passed", "skipped", "failed", "error", "errors") if counts.get(word)
+    ]
     return ", ".join([*words, *(f"`{name}`" for name in counts["failures"])])
 
 

@@ -50,7 +50,7 @@ def test_what_cannot_be_observed_says_since_when(name: str, old: str, new: str) 
 
 def test_a_soft_cap_is_never_left_out() -> None:
     """Below 5.21 transformers runs Gemma 2 under sdpa without its soft-cap, and says nothing."""
-    with pytest.raises(arm.ArmillaryError, match="a soft-cap of its logits, which transformers 5.20.0 leaves out"):
+    with pytest.raises(arm.ArmillaryError, match=r"a soft-cap of its logits, which transformers 5\.20\.0 leaves out"):
         refuse_too_old(config_of("gemma2"), "5.20.0")
     refuse_too_old(config_of("gemma2", "eager"), "5.20.0")
     refuse_too_old(config_of("gemma2"), SOFTCAP)
