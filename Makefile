@@ -69,11 +69,11 @@ test-floor test-newest: test-%: .venv-%/.ready
 # docs/versions.md: the demo from the wheel, every family and the core tests, with several versions of everything.
 BETWEEN := 5.5.0 5.9.0
 versions: $(READY) .venv-floor/.ready .venv-newest/.ready $(BETWEEN:%=.venv-transformers-%/.ready)
-	$(BIN)/python bench/versions.py run floor --python .venv-floor/bin/python --tests
 	for version in $(BETWEEN); do \
 	  $(BIN)/python bench/versions.py run $$version --python .venv-transformers-$$version/bin/python || exit 1; done
-	$(BIN)/python bench/versions.py run pinned --python $(BIN)/python --tests
-	$(BIN)/python bench/versions.py run newest --python .venv-newest/bin/python --tests
+	for name in floor newest; do for verb in run tests; do \
+	  $(BIN)/python bench/versions.py $$verb $$name --python .venv-$$name/bin/python || exit 1; done; done
+	for verb in run tests; do $(BIN)/python bench/versions.py $$verb pinned --python $(BIN)/python || exit 1; done
 
 # Wheel and source archive: built, checked, looked through, and the wheel tried in an empty environment.
 dist: .venv-dist/.ready

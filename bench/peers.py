@@ -4,8 +4,8 @@ python bench/peers.py run [512 4096 heads matrices]   all of it, or only these p
 python bench/peers.py render                          docs/benchmarks.md from bench/peers.json
 
 The model has GPT-2 small's shape and random weights, saved in a temporary folder; nothing comes from a hub. Times are
-medians of repeats in turn, each tool once in every turn. Peaks of memory are of a process of its own for each tool, above
-what it held when the model was loaded. A tool that cannot be installed or fails has a row that says so.
+medians of repeats in turn, each tool once in every turn. Peaks of memory are of a process of its own for each tool,
+above what it held when the model was loaded. A tool that cannot be installed or fails has a row that says so.
 """
 
 import json
@@ -41,7 +41,7 @@ PACKAGES = {
     "weightwatcher": "weightwatcher",
 }
 Masses = dict[int, torch.Tensor]
-"""By layer: entropy, attention to the first, previous and own token of each head; means over all queries but the first."""
+"""By layer: entropy, attention to the first, previous and own token of each head; means over queries but the first."""
 
 
 def save_model(folder: str) -> None:
@@ -163,13 +163,15 @@ def bridge_of(folder: str) -> Any:
     return TransformerBridge.boot_transformers(folder, device="cpu")
 
 
-MASSES = {
+Prepare = Callable[[str, int], Callable[[], Any]]
+
+MASSES: dict[str, Prepare] = {
     "Armillary": armillary_masses,
     "TransformerLens": lens_masses,
     "nnsight": nnsight_masses,
     "transformers": transformers_masses,
 }
-PARTS: dict[str, dict[str, Callable[[str, int], Callable[[], Any]]]] = {
+PARTS: dict[str, dict[str, Prepare]] = {
     "512": MASSES,
     "4096": MASSES,
     "heads": {"Armillary": armillary_heads, "TransformerLens": lens_heads},
@@ -196,7 +198,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 def measure(part: str, folder: str) -> dict[str, Any]:
     """Each tool's times and peak, and how far its numbers are from Armillary's."""
     length = int(part) if part.isdigit() else 0
-    works, rows = {}, {}
+    works: dict[str, Callable[[], Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for tool, prepare in PARTS[part].items():
         try:
             works[tool] = prepare(folder, length)
@@ -208,7 +211,7 @@ def measure(part: str, folder: str) -> dict[str, Any]:
     for _ in range(REPEATS[part]):
         for tool, work in works.items():
             times[tool].append(timed(work))
-    ours = rows["Armillary"].get("answer")
+    ours: Any = rows["Armillary"]["answer"]
     for tool, taken in times.items():
         found = rows[tool].pop("answer")
         rows[tool] |= {

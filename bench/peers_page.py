@@ -43,9 +43,9 @@ def rendered(results: dict[str, Any]) -> str:
         "# Armillary beside its peers",
         "",
         "Written by `make bench-peers` (bench/peers.py) from bench/peers.json: one run, the same model and text, each",
-        "tool in turn, medians. The model has GPT-2 small's shape (12 layers of 12 heads, 768 wide) with random weights.",
-        "Every tool is used in the way that costs it least: statistics are computed layer by layer where it can, and no",
-        "pattern is kept. Peaks are of a process for each tool. 'Differs' is the largest absolute difference of an",
+        "tool in turn, medians. The model has GPT-2 small's shape (12 layers of 12 heads, width 768), random weights.",
+        "Every tool is used in the way that costs it least: statistics layer by layer where it can, no pattern kept.",
+        "Peaks are of a process for each tool. 'Differs' is the largest absolute difference of an",
         "entropy or a share of attention, or the largest relative difference of a head's largest singular value.",
         "",
         f"{machine['cores']} cores ({machine['processor']}), load average {machine['load_average']:.1f}, torch "

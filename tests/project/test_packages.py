@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -96,8 +96,8 @@ class TestContainers:
     @pytest.mark.parametrize("name", ["cpu", "cuda"])
     def test_they_install_the_package_and_start_it_as_nobody_special(self, name: str) -> None:
         text = (ROOT / f"docker/{name}.Dockerfile").read_text(encoding="utf-8")
-        steps = [tuple(line.split(maxsplit=1)) for line in re.sub(r"\\\n", "", text).splitlines() if line[:1].isupper()]
-        said = dict(steps)
+        steps = [line.partition(" ")[::2] for line in re.sub(r"\\\n", "", text).splitlines() if line[:1].isupper()]
+        said: dict[str, str] = dict(steps)
         assert steps[0][0] == "FROM"
         assert not steps[0][1].endswith(("latest", "python"))  # a version is named
         assert said["ENTRYPOINT"] == '["armillary"]'
