@@ -6,7 +6,7 @@ READY := .venv/.ready
 # pip compiles nothing below, so what is imported must be kept compiled: else every process would read sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo browser test test-slow test-all test-floor test-newest versions dist lint bench faults real-models clean
+.PHONY: setup demo browser test test-slow test-all test-floor test-newest versions dist lint bench bench-peers faults real-models clean
 
 setup: $(READY)
 
@@ -97,6 +97,17 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python bench/run.py
+
+# The same work by TransformerLens, nnsight and weightwatcher, in an environment of its own: docs/benchmarks.md.
+bench-peers: .venv-peers/.ready
+	.venv-peers/bin/python bench/peers.py run
+
+.venv-peers/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/$(PIP) $(TORCH) -e .
+	for peer in transformer-lens nnsight weightwatcher; do \
+	  .venv-peers/$(PIP) $(TORCH) $$peer || echo "$$peer could not be installed; its rows will say so."; done
+	touch $@
 
 # Kills, damaged files, full disks, mutated checkpoints, absurd command lines, hostile requests: docs/faults.md.
 faults: $(READY)
