@@ -6,7 +6,7 @@ READY := .venv/.ready
 # pip compiles nothing below, so what is imported must be kept compiled: else every process would read sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo browser test test-slow test-all test-floor test-newest versions dist lint bench faults real-models clean
+.PHONY: setup demo browser test test-slow test-all test-floor test-newest versions dist lint bench bench-peers faults real-models clean
 
 setup: $(READY)
 
@@ -69,11 +69,11 @@ test-floor test-newest: test-%: .venv-%/.ready
 # docs/versions.md: the demo from the wheel, every family and the core tests, with several versions of everything.
 BETWEEN := 5.5.0 5.9.0
 versions: $(READY) .venv-floor/.ready .venv-newest/.ready $(BETWEEN:%=.venv-transformers-%/.ready)
-	$(BIN)/python bench/versions.py run floor --python .venv-floor/bin/python --tests
 	for version in $(BETWEEN); do \
 	  $(BIN)/python bench/versions.py run $$version --python .venv-transformers-$$version/bin/python || exit 1; done
-	$(BIN)/python bench/versions.py run pinned --python $(BIN)/python --tests
-	$(BIN)/python bench/versions.py run newest --python .venv-newest/bin/python --tests
+	for name in floor newest; do for verb in run tests; do \
+	  $(BIN)/python bench/versions.py $$verb $$name --python .venv-$$name/bin/python || exit 1; done; done
+	for verb in run tests; do $(BIN)/python bench/versions.py $$verb pinned --python $(BIN)/python || exit 1; done
 
 # Wheel and source archive: built, checked, looked through, and the wheel tried in an empty environment.
 dist: .venv-dist/.ready
@@ -97,6 +97,17 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python bench/run.py
+
+# The same work by TransformerLens, nnsight and weightwatcher, in an environment of its own: docs/benchmarks.md.
+bench-peers: .venv-peers/.ready
+	.venv-peers/bin/python bench/peers.py run
+
+.venv-peers/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/$(PIP) $(TORCH) -e .
+	for peer in transformer-lens nnsight weightwatcher; do \
+	  .venv-peers/$(PIP) $(TORCH) $$peer || echo "$$peer could not be installed; its rows will say so."; done
+	touch $@
 
 # Kills, damaged files, full disks, mutated checkpoints, absurd command lines, hostile requests: docs/faults.md.
 faults: $(READY)

@@ -126,7 +126,6 @@ def long_text() -> list[Row]:
             peaks["eager"]["peak"] / peaks["ours"]["peak"],
             note="peak memory",
         ),
-        cached(ours),
     ]
 
 
@@ -150,31 +149,3 @@ def long_memory(kind: str) -> dict[str, float]:
 
     took = seconds({"forward": lambda: model(ids), "ours": ours, "eager": eager}[kind])
     return {"peak": resident(), "seconds": took}
-
-
-def cached(ours: float) -> Row:
-    """TransformerLens on a model of the same shape, where it is installed."""
-    what = "TransformerLens run_with_cache, the same shape and text"
-    try:
-        from transformer_lens import HookedTransformer, HookedTransformerConfig
-    except ImportError:
-        return Row(what, "ours", None, note="transformer_lens is not installed")
-    config = HookedTransformerConfig(
-        n_layers=8,
-        d_model=512,
-        n_ctx=LONG,
-        d_head=32,
-        n_heads=16,
-        n_key_value_heads=4,
-        d_mlp=1376,
-        d_vocab=1000,
-        act_fn="silu",
-        gated_mlp=True,
-        normalization_type="RMS",
-        positional_embedding_type="rotary",
-        rotary_dim=32,
-    )
-    from measuring import seconds
-
-    model, ids = HookedTransformer(config), torch.from_numpy(tokens(1, LONG))
-    return Row(what, "ours", seconds(lambda: model.run_with_cache(ids)) / ours, note="time")

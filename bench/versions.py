@@ -1,7 +1,8 @@
 """Which versions were run: docs/versions.md is made from bench/versions.json, which this writes, a row per environment.
 
-python bench/versions.py run NAME --python PYTHON [--tests]   the demo from the wheel, every family, and the core tests
-python bench/versions.py render                               docs/versions.md from bench/versions.json
+python bench/versions.py run NAME --python PYTHON     the demo from the wheel, and every family
+python bench/versions.py tests NAME --python PYTHON   the core tests, after `run`
+python bench/versions.py render                       docs/versions.md from bench/versions.json
 
 `make versions` makes the environments and runs all of them. PYTHON is an interpreter whose environment has Armillary's
 dependencies; the package comes from a wheel that is built here, so that what people install is what ran.
@@ -80,9 +81,9 @@ def families(python: str, place: Path, folder: Path) -> dict[str, Any]:
     return {"verified": len(checks) - len(failed), "failed": failed, "left_out": left_out}
 
 
-def core(python: str, names: tuple[str, ...] = CORE) -> dict[str, Any]:
+def core_tests(python: str) -> dict[str, Any]:
     """The core of the suite, but for what is marked slow, on the sources of this tree."""
-    chosen = [f"tests/{name}" for name in names]
+    chosen = [f"tests/{name}" for name in CORE]
     command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", "not slow", *chosen]
     ran = subprocess.run(command, cwd=ROOT, env=environment(ROOT / "src"), capture_output=True, text=True)
     last = ran.stdout.strip().splitlines()[-1]
@@ -92,8 +93,8 @@ def core(python: str, names: tuple[str, ...] = CORE) -> dict[str, Any]:
     return {**counts, "failures": re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)}
 
 
-def run(name: str, python: str, with_tests: bool) -> None:
-    """Measure one environment and put its row into bench/versions.json."""
+def run(name: str, python: str) -> None:
+    """Run the demo and every family in one environment, and put its row into bench/versions.json."""
     listed = json.loads(subprocess.run([python, "-c", LISTED], capture_output=True, text=True, check=True).stdout)
     installed = {key.lower().replace("_", "-"): version for key, version in listed.items()}
     version = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
@@ -104,11 +105,17 @@ def run(name: str, python: str, with_tests: bool) -> None:
         place = wheel(Path(temporary))
         row["demo"] = demo(python, place, Path(temporary))
         row["families"] = families(python, place, Path(temporary))
-    if with_tests:
-        row["tests"] = core(python)
-    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps({**rows, name: row}, indent=1) + "\n")
+    keep(name, row)
     print({key: value for key, value in row.items() if key != "demo"})
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+    """Add what was found to the row of an environment, beside what is known of it with the same versions."""
+    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known = rows.get(name, {})
+    if "installed" in found and known.get("installed") != found["installed"]:
+        known = {}
+    RESULTS.write_text(json.dumps({**rows, name: {**known, **found}}, indent=1) + "\n")
 
 
 def project() -> dict[str, Any]:
@@ -119,15 +126,18 @@ def project() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    one = verbs.add_parser("run")
-    one.add_argument("name")
-    one.add_argument("--python", required=True)
-    one.add_argument("--tests", action="store_true")
+    for verb in ("run", "tests"):
+        one = verbs.add_parser(verb)
+        one.add_argument("name")
+        one.add_argument("--python", required=True)
     verbs.add_parser("render")
     given = parser.parse_args()
     if given.verb == "run":
-        run(given.name, str(Path(given.python).absolute()), given.tests)
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        run(given.name, str(Path(given.python).absolute()))
+    elif given.verb == "tests":
+        keep(given.name, {"tests": core_tests(str(Path(given.python).absolute()))})
+    if {"floor", "pinned"} <= set(json.loads(RESULTS.read_text())):
+        PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

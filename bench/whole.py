@@ -71,7 +71,9 @@ def ratios(count: int, length: int, repeats: int) -> dict[str, float]:
     for _ in range(repeats):
         scan_times.append(timed(scan))
         forward_times.append(timed(forward))
-    both = [[statistics.median(times) for times in zip(*measured, strict=True)] for measured in (scan_times, forward_times)]
+    both = [
+        [statistics.median(times) for times in zip(*measured, strict=True)] for measured in (scan_times, forward_times)
+    ]
     return {"processor": both[0][0] / both[1][0], "wall": both[0][1] / both[1][1]}
 
 

@@ -1,5 +1,6 @@
 """What people install: bounds of versions, the wheel's contents, containers, the conda recipe, completion."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -23,6 +24,8 @@ CONDA_NAMES = {"torch": "pytorch"}
 sys.path.insert(0, str(ROOT / "bench"))
 
 import dist  # noqa: E402
+import versions  # noqa: E402
+import versions_page  # noqa: E402
 
 
 def requirements(*extras: str) -> list[Requirement]:
@@ -39,18 +42,18 @@ def pinned(file: str) -> dict[str, Version]:
 class TestBounds:
     @pytest.mark.parametrize("file", ["constraints.txt", "constraints-floor.txt"])
     def test_the_tested_versions_are_within_them(self, file: str) -> None:
-        versions = pinned(file)
+        tested = pinned(file)
         for requirement in requirements("gguf", "hf", "parquet"):
-            assert requirement.specifier.contains(versions[requirement.name], prereleases=True), requirement
+            assert requirement.specifier.contains(tested[requirement.name], prereleases=True), requirement
 
     def test_the_floor_is_what_is_declared(self) -> None:
         """`make test-floor` runs the lowest version that pyproject.toml allows; torch's cannot be had without CUDA."""
-        versions = pinned("constraints-floor.txt")
+        tested = pinned("constraints-floor.txt")
         for requirement in requirements("gguf", "hf", "parquet"):
             (least,) = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
             if requirement.name != "torch":
-                same = versions[requirement.name].release[: len(least.release)] == least.release
-                assert same, f"{requirement} is tested with {versions[requirement.name]}"
+                same = tested[requirement.name].release[: len(least.release)] == least.release
+                assert same, f"{requirement} is tested with {tested[requirement.name]}"
 
 
 class TestContents:
@@ -96,8 +99,8 @@ class TestContainers:
     @pytest.mark.parametrize("name", ["cpu", "cuda"])
     def test_they_install_the_package_and_start_it_as_nobody_special(self, name: str) -> None:
         text = (ROOT / f"docker/{name}.Dockerfile").read_text(encoding="utf-8")
-        steps = [line.split(maxsplit=1) for line in re.sub(r"\\\n", "", text).splitlines() if line[:1].isupper()]
-        said = dict(steps)
+        steps = [line.partition(" ")[::2] for line in re.sub(r"\\\n", "", text).splitlines() if line[:1].isupper()]
+        said: dict[str, str] = dict(steps)
         assert steps[0][0] == "FROM"
         assert not steps[0][1].endswith(("latest", "python"))  # a version is named
         assert said["ENTRYPOINT"] == '["armillary"]'
@@ -150,3 +153,24 @@ def test_completion_offers_commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_a_module_too() -> None:
     assert process("--version").stdout.strip() == __version__
+
+
+def test_the_page_of_versions_is_what_was_run() -> None:
+    page = ROOT / "docs/versions.md"
+    assert versions_page.rendered(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8")
+    rows = json.loads(versions_page.RESULTS.read_text(encoding="utf-8"))
+    assert {"floor", "pinned", "newest"} <= set(rows)
+    assert all(len(row["demo"]["labels"]) == 36 and not row["families"]["failed"] for row in rows.values())
+
+
+def test_the_floor_and_the_pinned_rows_are_of_the_constraints() -> None:
+    rows = json.loads(versions_page.RESULTS.read_text(encoding="utf-8"))
+    for name, file in (("floor", "constraints-floor.txt"), ("pinned", "constraints.txt")):
+        constrained = pinned(file)
+        for package, version in rows[name]["installed"].items():
+            assert Version(version.removesuffix("+cpu")) == constrained[package], (name, package)
+
+
+def test_the_core_of_the_tests_is_the_same_everywhere() -> None:
+    (line,) = re.findall(r"^CORE := (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert line.split() == [f"tests/{name}" for name in versions.CORE]

@@ -269,6 +269,7 @@ UNDERSTOOD = frozenset(
         *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "deterministic_flash_attn"),
         *("_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention_2"),
         *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "output_attentions"),
+        "ignore_keys_at_rope_validation",  # which keys transformers 5.1 does not check
         # only in training, or outside self-attention
         *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "attn_dropout", "add_cross_attention"),
         *("final_logit_softcapping", "pooler_num_attention_heads"),
