@@ -48,10 +48,10 @@ class OutputRank:
 
     def measure(self, batch: AttentionView) -> State:
         mixed = batch.output if batch.output is not None else batch.mixed_values()
-        z = mixed[:, self.skip :]
-        distances = [rank_one_distance(head).sum() for head in z.unbind(2)]
-        count = torch.tensor(float(len(z)), dtype=torch.float64, device=distances[0].device)
-        return {"sequences": count, "rank_one_distance": torch.stack(distances)}
+        z = mixed[:, self.skip :].transpose(1, 2)  # (sequence, head, token, e)
+        distances = rank_one_distance(z.flatten(0, 1)).view(z.shape[:2]).sum(0)
+        count = torch.tensor(float(len(z)), dtype=torch.float64, device=distances.device)
+        return {"sequences": count, "rank_one_distance": distances}
 
     def combine(self, a: State, b: State) -> State:
         return {name: a[name] + b[name] for name in a}
