@@ -19,6 +19,7 @@ from armillary.streams import compiled_tiles, fused
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.chunks import ChunkNorms
 from armillary.streams.loops import compile_loops
+from armillary.streams.similarity import OutputRank
 from armillary.streams.stream import Statistic
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
@@ -37,7 +38,9 @@ def in_float64(view: AttentionView) -> AttentionView:
     def wide(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.double()
 
-    return replace(view, q=view.q.double(), k=view.k.double(), v=view.v.double(), bias=wide(view.bias))
+    return replace(
+        view, q=view.q.double(), k=view.k.double(), v=view.v.double(), bias=wide(view.bias), output=wide(view.output)
+    )
 
 
 def agree(statistic: Statistic, view: AttentionView, digits: float = 1e-6) -> None:
@@ -128,6 +131,14 @@ def test_rotary_chunks(layout: Any, options: dict[str, Any]) -> None:
     rotary = Rotary((1.0, 0.3, 0.05), layout, 10.0)  # three frequencies: two channels are not rotated
     for skip in (0, 2):
         agree(ChunkNorms((rotary,), skip, 20), view_of(3, 20, **options))
+
+
+def test_distance_of_mixed_values_to_rank_one() -> None:
+    view = view_of(3, 150, causal=True)
+    close = replace(view, output=1 + 1e-3 * torch.randn(3, 150, HEADS, WIDTH, generator=torch.Generator().manual_seed(1)))
+    for each in (view, close):  # also where all tokens are nearly the same: the squares' difference has few digits
+        ours, exact = (OutputRank(2).finish(OutputRank(2).measure(v)) for v in (each, in_float64(each)))
+        torch.testing.assert_close(ours["rank_one_distance"], exact["rank_one_distance"], rtol=2e-6, atol=0)
 
 
 def test_keys_that_no_range_describes_are_left_to_torch() -> None:

@@ -9,6 +9,7 @@ from armillary.machine.compiler import warm_up
 from armillary.observe.view import AttentionView
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.chunks import ChunkNorms
+from armillary.streams.similarity import OutputRank
 
 
 def compile_loops(note: Callable[[str], None]) -> None:
@@ -20,4 +21,5 @@ def _example() -> None:
     q, k = torch.ones(1, 2, 4, 4), torch.ones(1, 1, 4, 4)
     view = AttentionView(q=q, k=k, v=k, scale=0.5, causal=True)
     AttentionStatistics(1, 4).measure(view)
+    OutputRank(1).measure(view)
     ChunkNorms((Rotary(frequencies=(1.0, 0.1), layout="half", base=100.0),), 1, 4).measure(view)

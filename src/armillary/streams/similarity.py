@@ -1,9 +1,12 @@
 """How similar the tokens of a sequence are: mean cosine, and the distance to a matrix whose rows are all the same."""
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from armillary.machine.compiler import serves
+from armillary.machine.parallel import in_spans
 from armillary.observe.precision import single, wide
 from armillary.observe.view import AttentionView, exact_arithmetic
 from armillary.streams.attention import ATTENTION
@@ -48,10 +51,22 @@ class OutputRank:
 
     def measure(self, batch: AttentionView) -> State:
         mixed = batch.output if batch.output is not None else batch.mixed_values()
+        if serves(mixed):
+            return self._compiled(single(mixed).contiguous())
         z = mixed[:, self.skip :].transpose(1, 2)  # (sequence, head, token, e)
         distances = rank_one_distance(z.flatten(0, 1)).view(z.shape[:2]).sum(0)
         count = torch.tensor(float(len(z)), dtype=torch.float64, device=distances.device)
         return {"sequences": count, "rank_one_distance": distances}
+
+    def _compiled(self, mixed: Float[Tensor, "sequence token head e"]) -> State:
+        """The same sums from one compiled loop."""
+        from armillary.streams.compiled_vectors import add_distances  # imports numba
+
+        distances = np.zeros(mixed.shape[2])
+        z = mixed.numpy()
+        in_spans(lambda first, last: add_distances((first, last), z, self.skip, distances), len(distances))
+        count = torch.tensor(float(len(mixed)), dtype=torch.float64)
+        return {"sequences": count, "rank_one_distance": torch.from_numpy(distances)}
 
     def combine(self, a: State, b: State) -> State:
         return {name: a[name] + b[name] for name in a}
