@@ -135,7 +135,9 @@ def test_rotary_chunks(layout: Any, options: dict[str, Any]) -> None:
 
 def test_distance_of_mixed_values_to_rank_one() -> None:
     view = view_of(3, 150, causal=True)
-    close = replace(view, output=1 + 1e-3 * torch.randn(3, 150, HEADS, WIDTH, generator=torch.Generator().manual_seed(1)))
+    close = replace(
+        view, output=1 + 1e-3 * torch.randn(3, 150, HEADS, WIDTH, generator=torch.Generator().manual_seed(1))
+    )
     for each in (view, close):  # also where all tokens are nearly the same: the squares' difference has few digits
         ours, exact = (OutputRank(2).finish(OutputRank(2).measure(v)) for v in (each, in_float64(each)))
         torch.testing.assert_close(ours["rank_one_distance"], exact["rank_one_distance"], rtol=2e-6, atol=0)
