@@ -17,6 +17,7 @@ from armillary.anatomy.other_samples import OTHER, part_of
 from armillary.anatomy.registry import adapter_for, described_part
 from armillary.anatomy.samples import DISTINCT, SAMPLES, SMALL, sample_config, sample_model
 from armillary.errors import ArmillaryError
+from armillary.lenses.products import layer_spectra
 from armillary.observe.verification import some_images, some_sound
 from armillary.probe.observed import observed_heads
 from armillary.report import report_html
@@ -57,9 +58,9 @@ class TestEveryFamily:
         for part in ("q", "k", "v", "o"):
             ours, theirs = (getattr(a.weights(last), part) for a in (folder, anatomy))
             torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
-        heads = arm.weigh(tmp_path / "model", matrices=False).heads
-        dense = theirs_product(anatomy, last)
-        np.testing.assert_allclose(heads["qk_fro"].iloc[-1], np.linalg.norm(dense), rtol=1e-5)
+        spectra = layer_spectra(folder.layers[last], folder.weights(last))
+        expected = np.linalg.norm(theirs_product(anatomy, last))
+        np.testing.assert_allclose(spectra.qk.frobenius[-1], expected, rtol=1e-5)
 
     def test_it_scans(self, name: str) -> None:
         """End to end: tables, labels, shares that add to 1."""
@@ -276,6 +277,17 @@ class TestWhatIsSpecial:
         assert growth is not None
         assert (growth.slope, growth.every, growth.ahead) == (0.5, 4.0, 1)
         assert arm.describe(sample_config("llama4_text")).layers[0].growth is None
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gemma3_text/gemma3", "gemma4_text/keys-as-values", "deepseek_v2"])
+def test_an_atlas_from_the_weights_of_a_folder(name: str, tmp_path: Path) -> None:
+    """`armillary weights`, without loading a model."""
+    model = sample_model(name)
+    model.save_pretrained(tmp_path / "model")
+    atlas = arm.weigh(tmp_path / "model")
+    expected = np.linalg.norm(theirs_product(arm.describe(model), 2))
+    np.testing.assert_allclose(atlas.heads["qk_fro"].iloc[-1], expected, rtol=1e-5)
+    assert set(atlas.matrices["matrix"]) >= {"o"}
 
 
 class TestReports:
