@@ -354,9 +354,7 @@ def add_row(flat, at, width, start, stop, where, tile, soft, shift, off, lag, si
 
 
 @compiled
-def add_rows(
-    flat, shape, where, tile, geometry, soft, seen, bias, shift, middle, sinks, sums, lags, cells, hits, means, buffers
-):
+def add_rows(flat, shape, where, tile, geometry, soft, seen, bias, shift, middle, sinks, sums, lags, cells, hits, means, buffers):
     """Add the rows of one head and text."""
     b, h = where
     rows, width = shape[2], u8(shape[3])

@@ -155,14 +155,7 @@ class FusedLayer:
         """Count the block's pairs; they are the same in all heads."""
         skipped, cells = max(0, self.skip - block.keys.start), self._cells(block)
         compiled_rows.add_counts(
-            block.begin,
-            block.end,
-            block.mask,
-            len(self.q),
-            skipped,
-            *cells,
-            self._lag(block),
-            self.lag_count,
+            block.begin, block.end, block.mask, len(self.q), skipped, *cells, self._lag(block), self.lag_count,
             self.cell_count,
         )
 
