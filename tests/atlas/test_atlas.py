@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 import armillary as arm
 from armillary.anatomy.samples import sample_model
+from armillary.atlas.arrays import Arrays, new_array, write_group
 from armillary.atlas.atlas import Atlas
 from armillary.atlas.columns import kind_of
-from armillary.atlas.manifest import write_manifest
+from armillary.atlas.manifest import names_in, write_manifest
 from armillary.cli import app
 from armillary.lenses.labels import LABELS
 from conftest import Atlases
@@ -43,6 +44,45 @@ def run(*arguments: str | Path) -> str:
     shown = CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"}, catch_exceptions=False)
     assert shown.exit_code == 0
     return shown.output
+
+
+class TestWriting:
+    """Chunks are written without Zarr, which takes ten times as long; any reader of Zarr reads them."""
+
+    @pytest.mark.parametrize("large", [False, True])
+    def test_every_file_is_the_one_that_zarr_writes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+    ) -> None:
+        rng = np.random.default_rng(0)
+        some_missing = rng.normal(size=(4, 3, 5))
+        some_missing[2] = np.nan
+        arrays: Arrays = {
+            "layers": (("layer", "head", "component"), some_missing),
+            "single": (("layer", "width"), rng.normal(size=(4, 6)).astype(np.float32)),
+            "transposed": (("head", "layer", "width"), rng.normal(size=(5, 3, 4)).T.swapaxes(0, 1)),
+            "counts": (("layer", "head", "cell"), rng.integers(0, 3, (4, 3, 2))),
+            "zeros": (("layer", "head"), np.zeros((4, 3), np.int64)),
+            "flags": (("layer", "head"), rng.random((4, 3)) > 0.5),
+            "unknown": (("layer", "head"), np.full((4, 3), np.nan)),
+            "number": ((), np.array(2.5)),
+            "nothing": (("layer", "sequence"), np.zeros((4, 0))),
+        }
+        monkeypatch.setattr("armillary.atlas.arrays.LARGE", 1 if large else 1 << 22)
+        for name in ("ours", "zarrs"):
+            zarr.create_group(tmp_path / name)
+        write_group(tmp_path / "ours", "group", arrays, {"about": "a test"})
+        group = zarr.open_group(tmp_path / "zarrs", mode="a").require_group("group")
+        group.attrs.update({"about": "a test"})
+        for name, (dims, values) in arrays.items():
+            new_array(group, name, dims, values.shape, values.dtype)[...] = values
+        files = {
+            store: {name: (tmp_path / store / name).read_bytes() for name in names_in(tmp_path / store)}
+            for store in ("ours", "zarrs")
+        }
+        assert files["ours"] == files["zarrs"]
+        assert len([name for name in files["ours"] if name.startswith("group/layers/c/")]) == (3 if large else 1)
+        for name, (_, values) in arrays.items():
+            np.testing.assert_array_equal(zarr.open_array(tmp_path / "ours", path=f"group/{name}", mode="r"), values)
 
 
 class TestWhatItIs:

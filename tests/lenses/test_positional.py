@@ -5,16 +5,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.fft import dct
+from scipy.fft import dct, dctn
 from screenot.ScreeNOT import adaptiveHardThresholding
 
 import armillary as arm
 from armillary.anatomy.samples import sample_model
-from armillary.lenses.decomposition import Decomposition, decompose
+from armillary.lenses.decomposition import Decomposition, decompose, decompositions
 from armillary.lenses.positional import (
     cluster_similarity,
     incoherence,
     incoherence_of_random,
+    largest_eigenvalue,
     layer_columns,
     positional_arrays,
     screenot_rank,
@@ -23,6 +24,7 @@ from armillary.lenses.positional import (
 from armillary.streams.moments import Covariance, PositionMoments
 from armillary.theory.smoothness import (
     centered,
+    dct_energies,
     dct_energy,
     gram,
     low_frequency_bound,
@@ -115,6 +117,41 @@ class TestMeasures:
         energy = np.square(basis @ expected @ basis.T)
         for k in (1, 3, 5, 10):
             assert dct_energy(gram(vectors), k) == pytest.approx(energy[:k, :k].sum() / energy.sum(), rel=1e-12)
+
+    @given(st.integers(2, 20), st.integers(2, 20), st.integers(0, 10**6))
+    def test_energies_of_any_matrices_equal_those_of_the_whole_transform(self, t: int, u: int, seed: int) -> None:
+        matrices = np.random.default_rng(seed).normal(size=(3, t, u))
+        matrices[1] = 0
+        energy = np.square(dctn(matrices, axes=(1, 2), norm="ortho"))
+        ks = (1, 3, min(t, u))
+        found = dct_energies(matrices, ks)
+        assert np.isnan(found[1]).all()
+        for number, k in enumerate(ks):
+            expected = energy[[0, 2], :k, :k].sum((1, 2)) / energy[[0, 2]].sum((1, 2))
+            np.testing.assert_allclose(found[[0, 2], number], expected, rtol=1e-11)
+        assert dct_energies(np.ones((t, u)), (1,)) <= 1
+
+    def test_the_largest_eigenvalue_alone_equals_that_of_all(self) -> None:
+        rng = np.random.default_rng(0)
+        wide = rng.normal(size=(40, 300))
+        flat = np.cov(rng.normal(size=(300, 5000)))  # nearly equal eigenvalues: the slowest for iterations
+        spike = np.outer(wide[0], wide[0])
+        for matrix in (wide.T @ wide, flat, spike, np.eye(300), np.zeros((300, 300)), wide[:, :40].T @ wide[:, :40]):
+            expected = np.linalg.eigvalsh(matrix)[-1]
+            assert largest_eigenvalue(matrix) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+            assert largest_eigenvalue(matrix) == largest_eigenvalue(matrix)
+
+    def test_layers_one_by_one_equal_layers_read_at_once(
+        self, atlases: Atlases, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        atlas = atlases.family("gpt2")
+        at_once = list(decompositions(atlas))
+        monkeypatch.setattr("armillary.lenses.decomposition.IN_MEMORY", 0)
+        for layer, (a, b) in enumerate(zip(at_once, decompositions(atlas), strict=True)):
+            for parts in (b, decompose(atlas, layer)):
+                assert np.array_equal(a.pos, parts.pos)
+                assert np.array_equal(a.ctx, parts.ctx)
+                assert a.total == parts.total
 
     def test_a_single_cosine_is_a_single_frequency(self) -> None:
         t = np.arange(32)

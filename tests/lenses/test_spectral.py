@@ -332,6 +332,23 @@ def test_small_singular_values_survive_whatever_the_conditioning(least: float) -
     np.testing.assert_allclose(product_spectrum(list(a), list(b)).singular, dense, rtol=1e-7, atol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_that_share_a_key_head_equal_heads_with_a_key_head_each(dtype: torch.dtype) -> None:
+    """In both layouts in which weights are stored, well conditioned or not."""
+    torch.manual_seed(0)
+    queries = [matrix.to(dtype) for matrix in torch.randn(6, 40, 8)]
+    queries[3][:, 1] = queries[3][:, 0]
+    key, other = torch.randn(8, 40).to(dtype).T, torch.randn(8, 40).to(dtype).T
+    keys = [key, key, key, other, other, other]
+    shared_keys = product_spectrum(queries, keys)
+    copies = product_spectrum([query.clone() for query in queries], [matrix.clone() for matrix in keys])
+    for head, (query, matrix) in enumerate(zip(queries, keys, strict=True)):
+        dense = torch.linalg.svdvals(query.double() @ matrix.double().T).numpy()[:8]
+        np.testing.assert_allclose(shared_keys.singular[head], dense, rtol=1e-9, atol=1e-13 * dense[0])
+    for name in ("singular", "eigenvalues", "trace", "frobenius", "square"):
+        np.testing.assert_array_equal(getattr(shared_keys, name), getattr(copies, name))
+
+
 def test_heads_in_parallel_equal_heads_in_sequence() -> None:
     """And the number of threads is restored, also after an error."""
     a, b = torch.randn(2, 6, 40, 8, dtype=torch.float64)

@@ -18,8 +18,10 @@ import xarray as xr
 
 import armillary as arm
 from armillary.anatomy.samples import DISTINCT, sample_config, sample_model
+from armillary.engines.inside import Inside
 from armillary.progress import Progress
 from armillary.scanning.folder import plan
+from armillary.scanning.job import ScanJob, anatomy_through
 from conftest import Atlases, shared
 from same_bits import assert_identical
 
@@ -427,3 +429,19 @@ def test_the_store_opens_with_xarray_alone(atlases: Atlases) -> None:
     assert tree["attention/entropy"].dims == ("layer", "head")
     assert tree["residual/position_mean"].sel(layer=3, position=5).shape == (48,)
     assert tree.attrs["settings"]["length"] == 16
+
+
+def test_weights_of_a_model_in_this_process_are_read_where_they_are() -> None:
+    """Unless it is in training mode: reading must not depend on what some adapters do when the mode changes."""
+    model = sample_model("llama").eval()
+    own = arm.describe(model).weights(1)
+    for training in (False, True):
+        model.train(training)
+        engine = Inside()
+        read = anatomy_through(engine, engine.start(ScanJob(model))).weights(1)
+        for part in ("q", "k", "v", "o"):
+            for ours, theirs in zip(getattr(read, part), getattr(own, part), strict=True):
+                assert torch.equal(ours, theirs)
+                assert (ours.data_ptr() == theirs.data_ptr()) != training
+                assert not ours.requires_grad
+        assert model.training == training

@@ -184,7 +184,7 @@ def _well_conditioned(factors: Float[Tensor, "n e e"]) -> Bool[Tensor, "n"]:
     """By |R|_F |R^-1|_F, an upper bound of the condition number; by the number itself where the bound is too large."""
     identity = torch.eye(factors.shape[-1], dtype=factors.dtype).expand_as(factors)
     inverse = torch.linalg.solve_triangular(factors, identity, upper=True)
-    good = WELL_CONDITIONED * factors.norm(dim=(-2, -1)) * inverse.norm(dim=(-2, -1)) < 1
+    good: Tensor = WELL_CONDITIONED * factors.norm(dim=(-2, -1)) * inverse.norm(dim=(-2, -1)) < 1
     for place in (~good & factors.isfinite().all(-1).all(-1)).nonzero()[:, 0].tolist():
         singular = torch.linalg.svdvals(factors[place])
         good[place] = singular[-1] > WELL_CONDITIONED * singular[0]

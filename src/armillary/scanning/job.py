@@ -301,7 +301,7 @@ def multiplied(model: nn.Module) -> int:
 
 
 def in_memory(value: Any, *, copy: bool) -> Any:
-    """Weights in main memory. To be pickled they are copied, each by itself: a view would take its base tensor along."""
+    """Weights in main memory; copied, each by itself, to be pickled: a view would take its base tensor along."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=copy)
     if isinstance(value, tuple):

@@ -24,13 +24,13 @@ def dct_energy(matrix: Float[np.ndarray, "*batch t u"], k: int) -> Float[np.ndar
 
 
 def dct_energies(matrix: Float[np.ndarray, "*batch t u"], ks: Sequence[int]) -> Float[np.ndarray, "*batch k"]:
-    """dct_energy for several k: only these coefficients are computed, since all of them have the matrix's own energy."""
+    """dct_energy for several k. Only these coefficients are computed: all together have the energy of the matrix."""
     left, right = (_dct_basis(n)[: max(ks)] for n in matrix.shape[-2:])
     energy = np.square(left @ matrix @ right.T)
     total = np.square(matrix).sum((-2, -1), dtype=np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = np.stack([energy[..., :k, :k].sum((-2, -1)) / total for k in ks], -1)
-    return np.minimum(shares, 1)  # rounding
+    return np.asarray(np.minimum(shares, 1))  # rounding
 
 
 @cache
