@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 import armillary as arm
 from armillary.anatomy.description import Anatomy, Layer, Rotary, geometric
 from armillary.anatomy.samples import DISTINCT, sample_config, sample_model
+from armillary.anatomy.versions import PROPORTIONAL, below, installed
 from armillary.errors import ArmillaryError
 from armillary.interventions import changed_rotary, rotary
 
@@ -320,6 +321,7 @@ class TestModels:
         assert error < 1e-5
 
 
+@pytest.mark.skipif(below(installed(), PROPORTIONAL), reason=f"transformers has it since {PROPORTIONAL}")
 class TestStockProportional:
     """transformers' rope_type "proportional": p is its partial_rotary_factor, counts int(p * width // 2) in floats."""
 
