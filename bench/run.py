@@ -17,13 +17,13 @@ import scans
 import spectra
 import startup
 import torch
+import whole
 from measuring import Row
 from rich.console import Console
 from rich.table import Table
 
 import commands
 import training
-import whole
 
 RESULTS = Path(__file__).with_name("results.json")
 README = Path(__file__).parent.parent / "README.md"

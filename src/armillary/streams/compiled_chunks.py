@@ -4,8 +4,8 @@
 For the rows' sums over the keys they see, sums of the keys' chunks and of their outer products run along the text: keys
 that the next row sees are added, keys that it no longer sees are taken away, in float64.
 
-Arrays are flat, and a vector is given by where it begins (unsigned; compiled_rows.py says why). A chunk is two runs of n
-numbers, n the number of frequencies. Imported only where numba is. (numba infers the types: chunks and sums are float64.)
+Arrays are flat, and a vector is given by where it begins (unsigned; compiled_rows.py says why). A chunk is two runs of
+n numbers, n the number of frequencies. Imported only where numba is. (numba infers the types: chunks are float64.)
 """
 
 import numpy as np
@@ -187,6 +187,6 @@ def add_key_heads(heads, q, k, v, cos, sin, layout, skip, begin, end, scale, sum
         for b in range(texts):
             at = min(b, len(begin) - 1)
             add_key_head(
-                g, b, flat[0], flat[1], flat[2], shapes, group, flat[3], flat[4], layout, skip, begin[at], end[at], scale,
-                into[0], into[1], into[2], cosines, rows, n,
+                g, b, flat[0], flat[1], flat[2], shapes, group, flat[3], flat[4], layout, skip, begin[at], end[at],
+                scale, into[0], into[1], into[2], cosines, rows, n,
             )  # fmt: skip

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """The distance of each head's mixed values to a matrix of equal rows (streams/similarity.py), in one compiled loop.
 
-Two passes over a head's vectors, which stay in the cache: their mean, then squares about it. Imported only where numba is.
+Two passes over a head's vectors, which stay in the cache: their mean, then squares about it.
+Imported only where numba is.
 """
 
 import numpy as np
