@@ -2,8 +2,8 @@
 
 A model of SmolLM2-135M's shape with random weights. The scan is `arm.scan` of a loaded model to an atlas on disk: all
 passes, spectra, tables, checksums. The forward is that of the layers over the same tokens, without the LM head, in the
-same batches of 8; both need the imports and the loading of the model, which are not counted. Each runs in turn in one process; processor time
-and wall time are of the same runs.
+same batches of 8; both need the imports and the loading of the model, which are not counted. Each runs in turn in one
+process; processor time and wall time are of the same runs.
 """
 
 import statistics
