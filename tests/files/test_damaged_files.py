@@ -26,9 +26,9 @@ from armillary.files.records import mismatch
 from armillary.papers.experiments import page, results
 from armillary.probe.dossier import dossier
 from armillary.report import report_html
-from armillary.scanning.parts import read_sequences_of
 from armillary.scanning.folder import ScanFolder, unpack_file
 from armillary.scanning.merging import read_parts
+from armillary.scanning.parts import read_sequences_of
 from armillary.scanning.scan import scan_part
 from armillary.text.sources import documents
 from armillary.training.config import read_config
