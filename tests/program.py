@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 Ran = subprocess.CompletedProcess[str]
@@ -39,12 +40,17 @@ def several(lines: list[list[str]], **environment: str) -> list[Ran]:
         "done = [run(*line) for line in json.loads(sys.argv[1])]\n"
         "print(json.dumps([[d.args, d.returncode, d.stdout, d.stderr] for d in done]))"
     )
+    return [Ran(*result) for result in fresh_python(code, json.dumps(lines), **environment)]
+
+
+def fresh_python(code: str, *arguments: str, **environment: str) -> Any:
+    """The JSON that this code prints last in a process of its own, which can import what tests share."""
     tests = str(Path(__file__).parent)
     path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, **environment, "PYTHONPATH": path}
-    ran = subprocess.run([sys.executable, "-c", code, json.dumps(lines)], capture_output=True, text=True, env=variables)
+    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=variables)
     assert ran.returncode == 0, ran.stderr
-    return [Ran(*result) for result in json.loads(ran.stdout.splitlines()[-1])]
+    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def complaint(*arguments: str | Path, using: Callable[..., Ran] = run) -> str:

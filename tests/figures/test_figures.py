@@ -26,7 +26,7 @@ TEXT = "Return a list of the words in the string, using sep as the delimiter."
 
 @pytest.fixture(scope="module")
 def folder(atlases: Atlases) -> Path:
-    return atlases.folder(arm.bundled("llama"), length=32, sequences=24)
+    return atlases.folder(arm.bundled("llama"), length=32, sequences=24, second_pass=24)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ STREAMS = ("positions", "attention", "constituents", "patterns")
 def choosing(tmp_path_factory: pytest.TempPathFactory) -> arm.Atlas:
     folder = tmp_path_factory.mktemp("choosing")
     choosing_llama().save_pretrained(folder / "model")
-    return arm.scan(str(folder / "model"), choices(), streams=STREAMS, out=folder / "atlas")
+    return arm.scan(str(folder / "model"), choices(), streams=STREAMS, out=folder / "atlas", second_pass=64)
 
 
 def shares(matching: float, preference: float, by_query: float) -> pd.DataFrame:

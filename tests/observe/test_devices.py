@@ -4,6 +4,7 @@ The device (second_device.py) computes on the CPU and raises when its tensors me
 this tests and what it does not.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -36,7 +37,7 @@ from armillary.training.regularizers import LocAteR
 from armillary.training.run import train_run
 from armillary.viewer.live import LiveModel
 from armillary.viewer.worker import Gone
-from program import complaint, run
+from program import complaint, fresh_python, run
 from second_device import OnSecond, operations, second_device, without_float64
 
 TEXT = "def the function returns the value of the function"
@@ -222,23 +223,32 @@ def test_the_viewers_model(models: tuple[Any, Any], atlas: arm.Atlas, limits: No
     same(parts, models)
 
 
+RUN = {
+    "model": {"layers": 1, "width": 16, "heads": 2},
+    "data": {"documents": 40},
+    "training": {"steps": 2, "batch": 2, "length": 16, "checkpoint_every": 1},
+    "monitor": {"every": 2, "sequences": 2},
+}
+THERE = """
+import json, sys
+from armillary.training.config import from_dict
+from armillary.training.run import train_run
+from second_device import operations, second_device, without_float64
+
+done, device = {}, second_device()
+with without_float64():
+    used = operations(lambda: done.update(train_run(from_dict(json.loads(sys.argv[1])), sys.argv[2], device=device)))
+print(json.dumps({"used": used, "held_out_loss": done["held_out_loss"]}))
+"""
+
+
 @pytest.mark.parametrize("kind", ["locater", "sigma-reparam"])
 def test_training(kind: str, tmp_path: Path) -> None:
-    regularizer = {"kind": kind} | ({"scale": 0.1} if kind == "locater" else {})
-    config = from_dict(
-        {
-            "model": {"layers": 1, "width": 16, "heads": 2},
-            "data": {"documents": 40},
-            "training": {"steps": 2, "batch": 2, "length": 16, "checkpoint_every": 1},
-            "monitor": {"every": 2, "sequences": 2},
-            "regularizer": regularizer,
-        }
-    )
-    here = train_run(config, tmp_path / "here", device="cpu")
-    there: dict[str, Any] = {}
-    with without_float64():
-        used = operations(lambda: there.update(train_run(config, tmp_path / "there", device=second_device())))
-    assert used > 1000
+    """On the device in a process of its own: autograd counts the devices at the first backward pass of a process."""
+    config = {**RUN, "regularizer": {"kind": kind} | ({"scale": 0.1} if kind == "locater" else {})}
+    here = train_run(from_dict(config), tmp_path / "here", device="cpu")
+    there = fresh_python(THERE, json.dumps(config), str(tmp_path / "there"))
+    assert there["used"] > 1000
     assert there["held_out_loss"] == pytest.approx(here["held_out_loss"], abs=1e-4)
     assert arm.load(tmp_path / "there" / "model").device.type == "cpu"  # what was trained there loads anywhere
 

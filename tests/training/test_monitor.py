@@ -182,10 +182,10 @@ def test_an_open_wandb_run_gets_the_summary(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_family_without_an_adapter_is_monitored_without_spectra() -> None:
-    from transformers import GraniteConfig, GraniteForCausalLM
+    from transformers import PersimmonConfig, PersimmonForCausalLM
 
     torch.manual_seed(0)
-    model = GraniteForCausalLM(GraniteConfig(**SHAPE, max_position_embeddings=64, use_cache=False)).eval()
+    model = PersimmonForCausalLM(PersimmonConfig(**SHAPE, max_position_embeddings=64, use_cache=False)).eval()
     measured = snapshot(model, PROBE)
     assert "eigen_scale" not in measured.heads
     assert np.isfinite(measured.heads["entropy"]).all()

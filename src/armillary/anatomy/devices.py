@@ -42,8 +42,10 @@ def pick_dtype(dtype: str | torch.dtype, device: str) -> torch.dtype | str:
 
 def input_device(model: nn.Module) -> torch.device:
     """The device for token ids: that of the model's first weights."""
-    device = next(model.parameters()).device
-    return torch.device("cpu") if device.type == "meta" else device  # offloaded: accelerate moves what is passed
+    first = next(model.parameters(), None)
+    if first is None or first.device.type == "meta":  # offloaded: accelerate moves what is passed
+        return torch.device("cpu")
+    return first.device
 
 
 def moved(model: Any, device: str) -> Any:

@@ -24,7 +24,8 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     Sums may be reordered for vector units, numbers are taken to be finite, and the interpreter's lock is released.
     """
-    from numba import njit  # takes half a second, and most commands compute nothing
+    # for start-up: numba takes half a second, and most commands compute nothing
+    from numba import njit
 
     plain = inspect.unwrap(function)  # tests wrap every function to check shapes; numba needs the function itself
     return njit(nogil=True, fastmath=True, cache=True, error_model="numpy")(plain)

@@ -56,7 +56,8 @@ class AttentionStatistics:
                 f"to {self.length} tokens, with more than the {self.skip} skipped ones"
             )
         if compiler_serves(batch.q):
-            from armillary.streams.fused import FusedLayer  # imports numba
+            # for start-up: it imports numba, which may be missing
+            from armillary.streams.fused import FusedLayer
 
             return FusedLayer(batch, self.skip, self.length).state()
         places = Places(batch.heads, self.length, batch.q.device)

@@ -76,7 +76,8 @@ class ChunkNorms:
 
     def _compiled(self, view: AttentionView, rotary: Rotary, plain: Rotary) -> State | None:
         """The same sums from one compiled loop; None if the keys that rows see are not ranges that move forward."""
-        from armillary.streams import compiled_chunks as loops  # imports numba
+        # for start-up: they import numba, which may be missing
+        from armillary.streams import compiled_chunks as loops
         from armillary.streams.fused import block_of
 
         block = block_of(view, self.skip, slice(self.skip, view.queries))

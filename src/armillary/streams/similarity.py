@@ -60,7 +60,8 @@ class OutputRank:
 
     def _compiled(self, mixed: Float[Tensor, "sequence token head e"]) -> State:
         """The same sums from one compiled loop."""
-        from armillary.streams.compiled_vectors import add_distances  # imports numba
+        # for start-up: it imports numba, which may be missing
+        from armillary.streams.compiled_vectors import add_distances
 
         distances = np.zeros(mixed.shape[2])
         z = mixed.numpy()
