@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
-from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaForCausalLM
+from transformers import Lfm2MoeConfig, Lfm2MoeForCausalLM, LlamaForCausalLM
 from typer.testing import CliRunner
 
 import armillary as arm
@@ -213,12 +213,13 @@ def test_labels_are_missing_without_patterns_and_unsure_without_an_adapter(tmp_p
 
 def test_heads_whose_attention_was_not_observed_have_no_label() -> None:
     """Layers of another kind, here convolutions, have rows in the heads table, with nulls."""
-    config = Lfm2Config(
+    config = Lfm2MoeConfig(  # a family without an adapter: with one, such layers are left out
         **dict(vocab_size=50, hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2),
         **dict(num_key_value_heads=1, max_position_embeddings=64, layer_types=["conv", "full_attention", "conv"]),
+        **dict(moe_intermediate_size=16, num_experts=2, num_experts_per_tok=1),
     )
     tokens = torch.randint(3, 50, (4, 16), generator=torch.Generator().manual_seed(0))
-    atlas = arm.scan(Lfm2ForCausalLM(config), tokens, streams=("attention", "patterns"))
+    atlas = arm.scan(Lfm2MoeForCausalLM(config), tokens, streams=("attention", "patterns"))
     assert list(atlas.heads["label"].isna()) == [True, True, False, False, True, True]
     assert label_counts(atlas)["heads"].sum() == 2
 
