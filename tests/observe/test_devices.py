@@ -231,13 +231,15 @@ RUN = {
 }
 THERE = """
 import json, sys
+from pathlib import Path
 from armillary.training.config import from_dict
 from armillary.training.run import train_run
 from second_device import operations, second_device, without_float64
 
 done, device = {}, second_device()
 with without_float64():
-    used = operations(lambda: done.update(train_run(from_dict(json.loads(sys.argv[1])), sys.argv[2], device=device)))
+    config, folder = from_dict(json.loads(sys.argv[1])), Path(sys.argv[2])
+    used = operations(lambda: done.update(train_run(config, folder, device=device)))
 print(json.dumps({"used": used, "held_out_loss": done["held_out_loss"]}))
 """
 
