@@ -90,27 +90,29 @@ class _SmallProducts:
 def _small_products(a: Sequence[Float[Tensor, "d e"]], b: Sequence[Float[Tensor, "d e"]]) -> _SmallProducts:
     """The products over d, which cost most: each matrix is widened to float64 once a head, in memory that is reused.
 
-    By numpy, whose product of a matrix with its own transpose computes one half of it.
+    By torch, not numpy: OpenBLAS starts threads of its own inside ours unless the program forbids it.
     """
     scratch = threading.local()
     first_left = {id(matrix): head for head, matrix in reversed(list(enumerate(a)))}
     first_right = {id(matrix): head for head, matrix in reversed(list(enumerate(b)))}
 
-    def of_head(head: int) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:
+    def of_head(head: int) -> tuple[Tensor | None, Tensor | None, Tensor]:
         left, right = _widened(a[head], scratch, "left"), _widened(b[head], scratch, "right")
         own = (first_left[id(a[head])] == head, first_right[id(b[head])] == head)
-        return left.T @ left if own[0] else None, right.T @ right if own[1] else None, right.T @ left
+        return left.mT @ left if own[0] else None, right.mT @ right if own[1] else None, right.mT @ left
 
     found = list(in_parallel(of_head, range(len(a))))
+    left_grams = {head: gram for head, (gram, _, _) in enumerate(found) if gram is not None}
+    right_grams = {head: gram for head, (_, gram, _) in enumerate(found) if gram is not None}
     return _SmallProducts(
         *(a, b),
-        [torch.from_numpy(found[first_left[id(matrix)]][0]) for matrix in a],
-        [torch.from_numpy(found[first_right[id(matrix)]][1]) for matrix in b],
-        [torch.from_numpy(cross) for _, _, cross in found],
+        [left_grams[first_left[id(matrix)]] for matrix in a],
+        [right_grams[first_right[id(matrix)]] for matrix in b],
+        [cross for _, _, cross in found],
     )
 
 
-def _widened(matrix: Float[Tensor, "d e"], scratch: threading.local, name: str) -> Float[np.ndarray, "d e"]:
+def _widened(matrix: Float[Tensor, "d e"], scratch: threading.local, name: str) -> Float[Tensor, "d e"]:
     """The matrix in float64 in main memory, laid out as it is stored; valid until the next call with this name."""
     transposed = matrix.stride(0) == 1
     stored = matrix.detach().mT if transposed else matrix.detach()
@@ -118,8 +120,8 @@ def _widened(matrix: Float[Tensor, "d e"], scratch: threading.local, name: str) 
     if buffer is None or buffer.shape != stored.shape:
         buffer = torch.empty(stored.shape, dtype=torch.float64)
         setattr(scratch, name, buffer)
-    wide: np.ndarray = buffer.copy_(stored).numpy()
-    return wide.T if transposed else wide
+    wide: Tensor = buffer.copy_(stored)
+    return wide.mT if transposed else wide
 
 
 def _spectrum(products: _SmallProducts) -> ProductSpectrum:
