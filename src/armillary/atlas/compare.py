@@ -67,10 +67,10 @@ def _changes(a: pd.DataFrame, b: pd.DataFrame, index: list[str]) -> pd.DataFrame
     )
 
 
-def typical_changes(changes: pd.DataFrame) -> "pd.Series[float]":
-    """The median size of each measure's change over heads (or layers), where it is finite."""
-    sizes: pd.Series[float] = changes[np.isfinite(changes["size"])].groupby("measure")["size"].median()
-    return sizes
+def typical_changes(changes: pd.DataFrame) -> dict[str, float]:
+    """The median size of each measure's change over heads (or layers), where it is finite; the largest first."""
+    sizes = changes[np.isfinite(changes["size"])].groupby("measure")["size"].median().sort_values(ascending=False)
+    return {str(measure): float(size) for measure, size in sizes.items()}
 
 
 def side_by_side(atlases: "list[Atlas]") -> pd.DataFrame:

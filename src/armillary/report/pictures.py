@@ -251,11 +251,11 @@ VERDICT_MARKS = {
 
 def change_bars(changes: pd.DataFrame) -> go.Figure:
     """The measures that changed most, median size over heads."""
-    sizes = typical_changes(changes).nlargest(14)
+    sizes = dict(list(typical_changes(changes).items())[:14])
     figure = go.Figure(
         go.Bar(
-            x=sizes.to_numpy(float),
-            y=[str(name) for name in sizes.index],
+            x=list(sizes.values()),
+            y=list(sizes),
             orientation="h",
             marker_color="#0072B2",
             hovertemplate="%{y}: %{x:.2f}<extra></extra>",
