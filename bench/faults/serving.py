@@ -25,6 +25,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from armillary.streams.loops import compile_loops
 from faults.confining import confined
 from faults.outcomes import HANG, SAME, SKIPPED, TRACEBACK, Ended, Outcome
 
@@ -74,6 +75,7 @@ def serve(subject: str, place: str, seed: str) -> None:
     os.dup2(2, 1)
     if hasattr(module, "warm"):
         module.warm()
+    compile_loops(lambda _: None)  # cases have nowhere to keep what they compile
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(answered(module, subject, Path(place), int(seed), int(line))), file=answers, flush=True)

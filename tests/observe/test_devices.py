@@ -21,6 +21,7 @@ from armillary import interventions
 from armillary.anatomy.devices import input_device, moved
 from armillary.anatomy.identity import fingerprint
 from armillary.anatomy.loading import load_tokenizer
+from armillary.anatomy.other_samples import part_of
 from armillary.anatomy.samples import SAMPLES, sample_model
 from armillary.interventions.attention import attending
 from armillary.observe.view import AttentionView
@@ -131,14 +132,20 @@ FEW = ("modernbert", "falcon/alibi", "t5")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in SAMPLES if name != "gpt_oss"],
+    [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in SAMPLES],
 )
 def test_families(name: str) -> None:
-    model = moved(sample_model(name), second_device())
-    assert arm.verify(model).passed
-    assert not arm.scan(model, TOKENS, streams=("positions", "attention", "constituents")).heads.empty
+    model, part = moved(sample_model(name), second_device()), part_of(name)
+    try:
+        assert arm.verify(model, part=part).passed
+    except NotImplementedError as error:
+        if "histogram" not in str(error):
+            raise
+        pytest.skip("experts count their tokens by a histogram of integers, which the CPU behind this device lacks")
+    if arm.describe(model).positions == "tokens":  # a scan reads text
+        assert not arm.scan(model, TOKENS, streams=("positions", "attention", "constituents")).heads.empty
     with without_float64():
-        assert arm.verify(model).passed
+        assert arm.verify(model, part=part).passed
 
 
 @pytest.mark.slow

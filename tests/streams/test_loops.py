@@ -194,6 +194,34 @@ def test_where_compiling_fails_torch_computes_and_it_is_said_once(monkeypatch: p
         torch.testing.assert_close(by_torch[name], value, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+def test_a_full_disk_does_not_keep_loops_from_being_used() -> None:
+    """Every function is in memory before it is written; numba raises if it cannot be written."""
+    left = [3]
+    notes: list[str] = []
+
+    def work() -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(28, "No space left on device")
+
+    compiler.warm_up(work, notes.append)
+    assert left == [0]
+    assert notes == []
+    assert compiler.trouble() == ""
+
+
+def test_where_nothing_can_be_written_functions_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.core import caching
+
+    implementation = getattr(caching, "CacheImpl", None) or caching._CacheImpl
+    monkeypatch.setattr(implementation, "_locator_classes", [])
+
+    def twice(x: float) -> float:
+        return 2.0 * x
+
+    assert compiler.compiled(twice)(1.5) == 3.0
+
+
 def test_without_numba_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

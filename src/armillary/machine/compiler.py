@@ -16,6 +16,9 @@ from torch import Tensor
 SOON = 1.0
 """Loading compiled loops takes a second at most; after this many seconds they are being compiled."""
 
+FUNCTIONS = 100
+"""There are fewer compiled functions than this."""
+
 SLOWER = "so attention statistics are computed by torch, which takes several times as long"
 
 
@@ -28,7 +31,11 @@ def compiled(function: Callable[..., Any]) -> Any:
     from numba import njit
 
     plain = inspect.unwrap(function)  # tests wrap every function to check shapes; numba needs the function itself
-    return njit(nogil=True, fastmath=True, cache=True, error_model="numpy")(plain)
+    options = dict(nogil=True, fastmath=True, error_model="numpy")
+    try:
+        return njit(**options, cache=True)(plain)
+    except RuntimeError:  # nowhere to write: compile in every process
+        return njit(**options)(plain)
 
 
 _failures: list[str] = []
@@ -55,6 +62,17 @@ def serves(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype != torch.float64 and not trouble()
 
 
+def _persistently(work: Callable[[], object]) -> None:
+    """Run `work` again when a compiled function could not be written to the cache: by then it is in memory."""
+    for _ in range(FUNCTIONS):
+        try:
+            work()
+            return
+        except OSError:
+            continue
+    work()
+
+
 def warm_up(work: Callable[[], object], note: Callable[[str], None]) -> None:
     """Run `work`, which calls compiled loops, so that they are compiled or loaded; with a note if that takes a while.
 
@@ -65,7 +83,7 @@ def warm_up(work: Callable[[], object], note: Callable[[str], None]) -> None:
         soon.daemon = True
         soon.start()
         try:
-            work()
+            _persistently(work)
         except Exception as error:
             words = str(error).strip().splitlines() or [type(error).__name__]
             _failures.append(f"numba cannot compile the inner loops here ({words[0][:120]}), {SLOWER}")
