@@ -307,6 +307,7 @@ class TestMemory:
         def peak(sequences: int) -> int:
             """The peak memory of a scan, in kB."""
             forks.start(
+                "from armillary.lenses import decomposition; decomposition.IN_MEMORY = 0; "  # a bounded convenience
                 f"arm.scan({str(tmp_path / 'model')!r}, 'builtin:random', out={str(tmp_path / str(sequences))!r}, "
                 f"sequences={sequences}, length=16, batch=64, shard=64)"
                 # not ru_maxrss: that is inherited from the process that started this one

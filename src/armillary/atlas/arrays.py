@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Num
+from jaxtyping import Num, Shaped
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -45,7 +45,7 @@ def write_group(store: Path, group: str, arrays: Arrays, attributes: dict[str, A
         chunks = chunk_shape(dims, values.shape, values.dtype)
         for index in np.ndindex(*(-(-n // chunk) for n, chunk in zip(values.shape, chunks, strict=True))):
             place = tuple(slice(i * chunk, (i + 1) * chunk) for i, chunk in zip(index, chunks, strict=True))
-            write_chunk(store / group / name, index, values[place])
+            write_chunk(store / group / name, index, np.asarray(values[place]))
 
 
 def new_array(group: Any, name: str, dims: tuple[str, ...], shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -67,7 +67,7 @@ def chunk_shape(dims: tuple[str, ...], shape: tuple[int, ...], dtype: np.dtype) 
     return tuple(1 if dim == "layer" and large else max(1, n) for dim, n in zip(dims, shape, strict=True))
 
 
-def write_chunk(array: Path, index: tuple[int, ...], values: Num[np.ndarray, "..."]) -> None:
+def write_chunk(array: Path, index: tuple[int, ...], values: Shaped[np.ndarray, "..."]) -> None:
     """Write one chunk of an array that `new_array` made, byte for byte as Zarr would; no file if it is all fill value.
 
     Zarr takes 5 to 8 ms for a chunk, most of it between threads and its event loop; this takes a tenth of that.
