@@ -81,10 +81,11 @@ def families(python: str, place: Path, folder: Path) -> dict[str, Any]:
     return {"verified": len(checks) - len(failed), "failed": failed, "left_out": left_out}
 
 
-def core_tests(python: str) -> dict[str, Any]:
+def core_tests(python: str, processes: int) -> dict[str, Any]:
     """The core of the suite, but for what is marked slow, on the sources of this tree."""
     chosen = [f"tests/{name}" for name in CORE]
-    command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", "not slow", *chosen]
+    command = [python, "-m", "pytest", "-q", "-m", "not slow", *chosen]
+    command += ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
     ran = subprocess.run(command, cwd=ROOT, env=environment(ROOT / "src"), capture_output=True, text=True)
     last = ran.stdout.strip().splitlines()[-1]
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)", last)}
@@ -130,12 +131,13 @@ def main() -> None:
         one = verbs.add_parser(verb)
         one.add_argument("name")
         one.add_argument("--python", required=True)
+        one.add_argument("--processes", type=int, default=2)
     verbs.add_parser("render")
     given = parser.parse_args()
     if given.verb == "run":
         run(given.name, str(Path(given.python).absolute()))
     elif given.verb == "tests":
-        keep(given.name, {"tests": core_tests(str(Path(given.python).absolute()))})
+        keep(given.name, {"tests": core_tests(str(Path(given.python).absolute()), given.processes)})
     if {"floor", "pinned"} <= set(json.loads(RESULTS.read_text())):
         PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -6,7 +6,13 @@ from typing import Any
 
 RESULTS = Path(__file__).with_name("versions.json")
 BEGIN, END = "<!-- versions: written by bench/versions.py -->", "<!-- /versions -->"
-TITLES = {"floor": "the lowest of everything", "pinned": "constraints.txt", "newest": "the newest of everything"}
+TITLES = {
+    "floor": "the lowest of everything",
+    "pinned": "constraints.txt",
+    "newest": "the newest of everything",
+    "trixie": "Debian 13's Python and torch",
+    "forky": "Debian testing's Python and torch",
+}
 SHOWN = ("transformers", "huggingface-hub", "tokenizers", "torch", "numpy", "pandas", "xarray", "zarr", "plotly")
 
 
@@ -69,7 +75,7 @@ def rendered(page: str) -> str:
     ]
     head = ["environment", "Python", *SHOWN, "`armillary demo` from the wheel", "families", "core tests", "on"]
     others = [package for package in rows["floor"]["installed"] if package not in SHOWN]
-    more = [[package, *(rows[name]["installed"][package] for name in ordered)] for package in others]
+    more = [[package, *(rows[name]["installed"].get(package, "not recorded") for name in ordered)] for package in others]
     said = sorted({line for row in rows.values() for line in row["families"].get("left_out", [])})
     lines = [
         *table(head, ran),

@@ -20,6 +20,7 @@ from program import process
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+RAN_THE_CORE = ("floor", "newest")
 CONDA_NAMES = {"torch": "pytorch"}
 sys.path.insert(0, str(ROOT / "bench"))
 
@@ -161,6 +162,9 @@ def test_the_page_of_versions_is_what_was_run() -> None:
     rows = json.loads(versions_page.RESULTS.read_text(encoding="utf-8"))
     assert {"floor", "pinned", "newest"} <= set(rows)
     assert all(len(row["demo"]["labels"]) == 36 and not row["families"]["failed"] for row in rows.values())
+    declared = {requirement.name for requirement in requirements()}
+    assert all(declared <= set(row["installed"]) for row in rows.values()), "run `make versions` again"
+    assert all(rows[name]["tests"]["passed"] > 1000 and not rows[name]["tests"]["failures"] for name in RAN_THE_CORE)
 
 
 def test_the_floor_and_the_pinned_rows_are_of_the_constraints() -> None:

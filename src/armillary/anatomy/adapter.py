@@ -124,6 +124,8 @@ class Adapter:
     positions: Literal["tokens", "patches", "frames"] = "tokens"
     in_files: tuple[tuple[str, str], ...] = ()
     """Parts of names in the loaded model, each with what checkpoints have instead, where transformers renames them."""
+    renamed_since: str = ""
+    """The version of transformers since which it renames them; in older ones the model has the names of checkpoints."""
     special_first: Callable[[Config], int] = lambda config: 0
     """How many positions before the patches of an image are none (the class token, registers)."""
     watched_as: str = ""
@@ -237,6 +239,25 @@ class Adapter:
         for own, stored_as in self.in_files:
             name = name.replace(own, stored_as)
         return name
+
+    def as_in_files(self) -> "Adapter":
+        """The adapter for versions of transformers whose models have the names of checkpoints."""
+
+        def stored_at(projection: Projection) -> Projection:
+            return replace(projection, name=self.name_in_files(projection.name))
+
+        q = stored_at(self.q)
+        return replace(
+            self,
+            blocks=self.name_in_files(f"{self.blocks}.").removesuffix("."),
+            attention=q.name.rpartition(".")[0],
+            q=q,
+            k=stored_at(self.k),
+            v=stored_at(self.v),
+            o=stored_at(self.o),
+            mlp=tuple(replace(dense, name=self.name_in_files(dense.name)) for dense in self.mlp),
+            in_files=(),
+        )
 
     def refuse_unknown(self, config: Config) -> None:
         """Raise an error that names a configuration value if it may change attention in a way not declared here."""

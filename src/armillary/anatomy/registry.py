@@ -16,6 +16,7 @@ from armillary.anatomy.families import (
     t5,
     vision,
 )
+from armillary.anatomy.versions import below, installed
 from armillary.errors import ArmillaryError
 
 _ADAPTERS: dict[str, Adapter] = {
@@ -40,7 +41,10 @@ def register(adapter: Adapter) -> None:
 
 def adapter_for(family: str, part: str = "") -> Adapter | None:
     """The adapter of that family, or of a part of an encoder-decoder of that family; or None."""
-    return _PARTS.get((family, part)) if part else _ADAPTERS.get(family)
+    adapter = _PARTS.get((family, part)) if part else _ADAPTERS.get(family)
+    if adapter is not None and adapter.renamed_since and below(installed(), adapter.renamed_since):
+        return adapter.as_in_files()
+    return adapter
 
 
 def known_parts() -> tuple[str, ...]:

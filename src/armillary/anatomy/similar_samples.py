@@ -7,6 +7,7 @@ from armillary.anatomy.sample_sizes import GROUPED, LATENT, LINEAR, ROUTED, SLID
 
 EXPERTS = dict(num_local_experts=2, num_experts_per_tok=1)
 HALF = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+MAMBA = ["attention", "mamba", "attention"]
 MIXED = ["full_attention", "linear_attention", "full_attention"]
 THREE_WAYS = dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 1, 1]))
 NO_ROTATION = dict(no_rope_layers=[1, 0, 1])
@@ -92,7 +93,7 @@ SIMILAR: Mapping[str, Mapping[str, Any]] = {
         **GROUPED,
         **EXPERTS,
         "attention_multiplier": 0.2,
-        "layer_types": MIXED,
+        "layer_types": MAMBA,
         "shared_intermediate_size": 16,
         "mamba_n_heads": 4,
         "mamba_d_head": 24,
@@ -103,7 +104,7 @@ SIMILAR: Mapping[str, Mapping[str, Any]] = {
         **GROUPED,
         **EXPERTS,
         "attention_multiplier": 0.2,
-        "layer_types": ["full_attention"] * 3,
+        "layer_types": ["attention"] * 3,
         "position_embedding_type": "rope",
         "shared_intermediate_size": 16,
         "mamba_n_heads": 4,
@@ -188,6 +189,7 @@ WHOLE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "llama4_text": {
         "llama4": dict(
+            pad_token_id=0,
             vision_config={**VISION, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
         )
     },

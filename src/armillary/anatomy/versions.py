@@ -8,12 +8,12 @@ from armillary.errors import ArmillaryError
 # Imports inside functions: transformers takes seconds to import.
 
 SINCE = {
-    "modernbert": "5.7",
+    **dict.fromkeys(("gemma4", "gemma4_text", "modernbert"), "5.7"),
     **dict.fromkeys(("ctrl", "diffllama", "nemotron", "recurrent_gemma"), "5.13"),
     **dict.fromkeys(("longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "udop", "umt5"), "5.15"),
 }
-"""Model types that transformers already had in 5.1, and the version since which they ask for their attention function
-at AttentionInterface.get_interface, where the tap stands."""
+"""Model types that older versions of transformers have too (Gemma 4 since 5.5, the others in 5.1), and the version since
+which they ask for their attention function at AttentionInterface.get_interface, where the tap stands."""
 
 INVERSE_LAYER_SCALE = "5.4"
 """Before, GPT-2 divides logits by the layer's number where the tap does not see it, and under sdpa not at all."""

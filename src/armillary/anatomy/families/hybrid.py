@@ -1,5 +1,6 @@
 """Families in which only some blocks have attention (the others are named and left out), or whose layers differ."""
 
+from copy import copy
 from dataclasses import replace
 
 from armillary.anatomy.adapter import Adapter, Config, head_width_of
@@ -16,6 +17,7 @@ ADAPTERS: list[Adapter] = []
 def other_than_full(config: Config, layer: int) -> str:
     """The type of a block that is not full attention."""
     kind = str(config.layer_types[layer])
+    kind = {"attention": "full_attention", "mamba": "linear_attention"}.get(kind, kind)  # until transformers 5.3
     if kind not in ("full_attention", "linear_attention", "conv"):
         raise ArmillaryError(
             f"the configuration gives layer {layer} the type {kind!r}; known are full_attention, linear_attention and "
@@ -142,8 +144,22 @@ ADAPTERS.append(replace(MISTRAL, family="ministral3", growth=ministral3_growth))
 # Gemma 4: global layers have other heads, values are normalized ---------------------------------------------------
 
 
+def gemma4_layer(config: Config, layer: int) -> Config:
+    """The configuration of one layer; before transformers 5.15 it is spelled out in the model."""
+    if hasattr(config, "per_layer_config"):
+        return config.per_layer_config[layer]
+    own = copy(config)
+    if config.layer_types[layer] == "full_attention":
+        own.head_dim = config.global_head_dim or config.head_dim
+        own.num_key_value_heads = (
+            config.num_global_key_value_heads if config.attention_k_eq_v else config.num_key_value_heads
+        )
+    return own
+
+
 def gemma4_rotary(config: Config, layer: int) -> Rotary | None:
-    return rotary_from(config, layer, head_width=head_width_of(config.per_layer_config[layer]))
+    own = gemma4_layer(config, layer)
+    return rotary_from(config if hasattr(config, "per_layer_config") else own, layer, head_width=head_width_of(own))
 
 
 def gemma4_shares_keys(config: Config) -> str:
@@ -163,7 +179,7 @@ ADAPTERS.append(
         GEMMA3,
         family="gemma4_text",
         v=Projection("self_attn.v_proj", otherwise="self_attn.k_proj"),
-        at_layer=lambda config, layer: config.per_layer_config[layer],
+        at_layer=gemma4_layer,
         beyond=gemma4_shares_keys,
         causal=lambda config: config.use_bidirectional_attention != "all",
         scale=lambda config, layer: 1.0,

@@ -81,7 +81,11 @@ GRANITE = replace(
 )
 ADAPTERS.append(GRANITE)
 ADAPTERS.append(replace(GRANITE, family="granitemoe", mlp=()))
-ADAPTERS.append(replace(GRANITE, family="granitemoeshared", mlp=()))
+ADAPTERS.append(
+    replace(  # a setting that transformers 5.1 to 5.3 stores and does not read
+        GRANITE, family="granitemoeshared", mlp=(), understands=GRANITE.understands | {"position_embedding_type"}
+    )
+)
 
 # Mistral and Qwen with experts ----------------------------------------------------------------------------------
 

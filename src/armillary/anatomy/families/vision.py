@@ -39,6 +39,7 @@ VIT = Adapter(
         ("mlp.fc1", "intermediate.dense"),
         ("mlp.fc2", "output.dense"),
     ),
+    renamed_since="5.9",
     understands=frozenset({"qkv_bias"}),
 )
 ADAPTERS.append(VIT)
@@ -58,6 +59,7 @@ DINOV2 = replace(
     mlp=(*VIT.mlp, Dense("up", "mlp.weights_in"), Dense("down", "mlp.weights_out")),
     max_positions=lambda config: None,  # positions are interpolated
     in_files=tuple(pair for pair in VIT.in_files if pair[0].startswith("attention")),
+    renamed_since="5.18",
 )
 ADAPTERS.append(DINOV2)
 ADAPTERS.append(
@@ -81,6 +83,7 @@ SIGLIP = replace(
     special_first=lambda config: 0,
     max_positions=patches,
     in_files=(),
+    renamed_since="",
     understands=frozenset(),
 )
 ADAPTERS.append(SIGLIP)
@@ -115,6 +118,7 @@ ADAPTERS.append(
         max_positions=lambda config: None,
         special_first=dinov3_special,
         in_files=(),
+        renamed_since="",
         understands=frozenset({"query_bias"}),
     )
 )
