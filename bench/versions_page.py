@@ -75,7 +75,9 @@ def rendered(page: str) -> str:
     ]
     head = ["environment", "Python", *SHOWN, "`armillary demo` from the wheel", "families", "core tests", "on"]
     others = [package for package in rows["floor"]["installed"] if package not in SHOWN]
-    more = [[package, *(rows[name]["installed"].get(package, "not recorded") for name in ordered)] for package in others]
+    more = [
+        [package, *(rows[name]["installed"].get(package, "not recorded") for name in ordered)] for package in others
+    ]
     said = sorted({line for row in rows.values() for line in row["families"].get("left_out", [])})
     lines = [
         *table(head, ran),

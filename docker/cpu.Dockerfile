@@ -12,7 +12,7 @@ WORKDIR /build
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src ./src
 # torch from its own index: there its wheel has no CUDA in it, which saves several gigabytes
-RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[gguf,hf,parquet]" \
+RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[gguf,hf,images,parquet]" \
     && useradd --create-home --uid 1000 armillary \
     && mkdir -p /cache /out \
     && chown armillary /cache /out

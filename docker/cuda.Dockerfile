@@ -14,7 +14,7 @@ ENV PIP_NO_CACHE_DIR=1 \
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src ./src
-RUN pip install -c constraints.txt ".[gguf,hf,parquet]" \
+RUN pip install -c constraints.txt ".[gguf,hf,images,parquet]" \
     && useradd --create-home --uid 1000 armillary \
     && mkdir -p /cache /out \
     && chown armillary /cache /out

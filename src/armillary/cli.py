@@ -22,6 +22,7 @@ from armillary.commands import (
     map,
     merge,
     model,
+    observe,
     report,
     rope,
     scan,
@@ -75,6 +76,7 @@ PANELS = {
     "Look at a model": (
         scan.scan,
         map.map_attention,
+        observe.observe,
         model.inspect,
         weights.weights,
         scan.demo,

@@ -44,13 +44,13 @@ class TestBounds:
     @pytest.mark.parametrize("file", ["constraints.txt", "constraints-floor.txt"])
     def test_the_tested_versions_are_within_them(self, file: str) -> None:
         tested = pinned(file)
-        for requirement in requirements("gguf", "hf", "parquet"):
+        for requirement in requirements("gguf", "hf", "images", "parquet"):
             assert requirement.specifier.contains(tested[requirement.name], prereleases=True), requirement
 
     def test_the_floor_is_what_is_declared(self) -> None:
         """`make test-floor` runs the lowest version that pyproject.toml allows; torch's cannot be had without CUDA."""
         tested = pinned("constraints-floor.txt")
-        for requirement in requirements("gguf", "hf", "parquet"):
+        for requirement in requirements("gguf", "hf", "images", "parquet"):
             (least,) = [Version(bound.version) for bound in requirement.specifier if bound.operator == ">="]
             if requirement.name != "torch":
                 same = tested[requirement.name].release[: len(least.release)] == least.release

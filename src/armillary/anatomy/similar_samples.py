@@ -190,7 +190,7 @@ WHOLE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "llama4_text": {
         "llama4": dict(
             pad_token_id=0,
-            vision_config={**VISION, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}
+            vision_config={**VISION, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
         )
     },
     "llama": {"llava": dict(vision_config={**VISION, "model_type": "clip_vision_model", "projection_dim": 16})},

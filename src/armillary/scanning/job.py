@@ -133,7 +133,7 @@ class ScanBench:
         if self.anatomy.positions != "tokens":
             raise ArmillaryError(
                 f"{self.anatomy.family} models read {self.anatomy.positions}, not tokens: a scan reads text",
-                advice="look at their heads with armillary.probe.observed.observed_heads",
+                advice="look at their heads with  armillary observe MODEL",
             )
         self._further: FurtherPasses | None = None
         self._ids: Int[Tensor, "batch token"] | None = None

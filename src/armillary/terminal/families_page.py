@@ -31,7 +31,7 @@ transformers' attention interface is tapped and scanned too, without what needs 
 
 Of an encoder-decoder the encoder is described, scanned and tapped unless its decoder is asked for (`part="decoder"`),
 or the decoder's cross-attention (`part="cross"`), whose keys are the encoder's positions. Image encoders and
-cross-attention are looked at with `armillary.probe.observed.observed_heads`; a scan reads text.
+cross-attention are looked at with `armillary observe` (`armillary.probe.observed.observed_heads`); a scan reads text.
 """
 
 TITLE = "| family | layers | position in attention | logits | bits | a v | logits | terms | shares |"
