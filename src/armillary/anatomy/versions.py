@@ -12,7 +12,7 @@ SINCE = {
     **dict.fromkeys(("ctrl", "diffllama", "nemotron", "recurrent_gemma"), "5.13"),
     **dict.fromkeys(("longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "udop", "umt5"), "5.15"),
 }
-"""Model types that older versions of transformers have too (Gemma 4 since 5.5, the others in 5.1), and the version since
+"""Model types that older versions of transformers have too (Gemma 4 since 5.5, others in 5.1), and the version since
 which they ask for their attention function at AttentionInterface.get_interface, where the tap stands."""
 
 INVERSE_LAYER_SCALE = "5.4"

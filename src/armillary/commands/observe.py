@@ -55,6 +55,7 @@ def observe(
         if value is not None and not two_sided:
             raise ArmillaryError(f"{name} is for encoder-decoders, and {model} is none", advice="leave it out")
     loaded = load(model, **options)
+    _refuse_other_input(loaded, "--image" if image else "--sound" if sound else "--text")
     tokenizer = None if image or (sound and target is None) else tokenizer_of(model, options)
     files = (image or [], sound or [])
     inputs = _inputs(loaded, model, options["revision"], tokenizer, files, text, prompt_file)
@@ -82,6 +83,15 @@ def _refuse_several(image: Any, sound: Any, text: Any) -> None:
         )
 
 
+def _refuse_other_input(loaded: Any, given: str) -> None:
+    """Raise if the model reads something else than what was given."""
+    read = {"pixel_values": "--image", "input_features": "--sound", "input_ids": "--text"}
+    what = loaded.main_input_name
+    if read.get(what) != given:
+        advice = f"give {read[what]}" if what in read else "use armillary.probe.observed.observed_heads"
+        raise ArmillaryError(f"{type(loaded).__name__} reads {what}", advice=advice)
+
+
 def _inputs(
     loaded: Any,
     model: str,
@@ -95,16 +105,6 @@ def _inputs(
     from armillary.probe.inputs import image_inputs, sound_inputs, text_inputs
 
     image, sound = files
-    given = "pixel_values" if image else "input_features" if sound else "input_ids"
-    read = {"pixel_values": "--image", "input_features": "--sound", "input_ids": "--text"}
-    if loaded.main_input_name != given:
-        what = loaded.main_input_name
-        raise ArmillaryError(
-            f"{type(loaded).__name__} reads {what}",
-            advice=f"give {read[what]}"
-            if what in read
-            else "armillary.probe.observed.observed_heads takes any tensors",
-        )
     if image:
         return image_inputs(loaded, model, image, revision)
     if sound:
