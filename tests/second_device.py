@@ -93,10 +93,19 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         **({"device": "cpu"} if asked is not None else {}),
         **({"pin_memory": False} if kwargs.get("pin_memory") else {}),
     }
-    result = operation(*inside[0], **plain)
+    result = WHAT_A_CPU_LACKS.get(operation, operation)(*inside[0], **plain)
     return _as_written(
         operation, args, kwargs, tree_map(lambda r: OnSecond(r) if here and type(r) is Tensor else r, result)
     )
+
+
+def _counted(numbers: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """torch.histc, also of whole numbers, which GPUs have and the CPU does not."""
+    return _aten.histc.default(numbers.double(), *args, **kwargs).to(numbers.dtype)
+
+
+WHAT_A_CPU_LACKS = {_aten.histc.default: _counted}
+"""Operations of GPUs that the CPU behind this device has only in part."""
 
 
 def _refuse_mixing(operation: Any, args: Any, tensors: list[Tensor]) -> None:
