@@ -6,7 +6,7 @@ READY := .venv/.ready
 # pip compiles nothing below, so what is imported must be kept compiled: else every process would read sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo browser test test-slow test-all test-floor test-newest versions dist lint bench bench-peers faults real-models clean
+.PHONY: setup demo browser test test-slow test-all test-floor test-newest versions versions-debian dist lint bench bench-peers faults real-models clean
 
 setup: $(READY)
 
@@ -74,6 +74,11 @@ versions: $(READY) .venv-floor/.ready .venv-newest/.ready $(BETWEEN:%=.venv-tran
 	for name in floor newest; do for verb in run tests; do \
 	  $(BIN)/python bench/versions.py $$verb $$name --python .venv-$$name/bin/python || exit 1; done; done
 	for verb in run tests; do $(BIN)/python bench/versions.py $$verb pinned --python $(BIN)/python || exit 1; done
+
+# Other Pythons and other torches, without CUDA: those of Debian releases. As root, with debootstrap.
+versions-debian: $(READY)
+	for suite in trixie forky; do bench/debian.sh $$suite || exit 1; for verb in run tests; do \
+	  $(BIN)/python bench/versions.py $$verb $$suite --python .venv-$$suite/bin/python || exit 1; done; done
 
 # Wheel and source archive: built, checked, looked through, and the wheel tried in an empty environment.
 dist: .venv-dist/.ready
