@@ -101,10 +101,11 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _counted(numbers: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """torch.histc, also of whole numbers, which GPUs have and the CPU does not."""
-    return _aten.histc.default(numbers.double(), *args, **kwargs).to(numbers.dtype)
+    counts: Tensor = _aten.histc.default(numbers.double(), *args, **kwargs)
+    return counts.to(numbers.dtype)
 
 
-WHAT_A_CPU_LACKS = {_aten.histc.default: _counted}
+WHAT_A_CPU_LACKS: dict[Any, Callable[..., Any]] = {_aten.histc.default: _counted}
 """Operations of GPUs that the CPU behind this device has only in part."""
 
 

@@ -171,6 +171,11 @@ def test_every_column_is_declared_and_every_declared_one_is_shown_somewhere(
     bart: Path, vit: Path, image: Path, tmp_path: Path
 ) -> None:
     seen: set[str] = set()
-    for line in ([bart, "--text", TEXT], [bart, "--text", TEXT, "--part", "encoder"], [vit, "--image", image]):
+    lines: list[tuple[str | Path, ...]] = [
+        (bart, "--text", TEXT),
+        (bart, "--text", TEXT, "--part", "encoder"),
+        (vit, "--image", image),
+    ]
+    for line in lines:
         seen |= set(rows(*line)[0])
     assert seen == {column.name for column in declared("observed")}
