@@ -11,10 +11,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from latex2mathml.converter import convert
 from typer.testing import CliRunner
 
 import armillary as arm
+from armillary.anatomy.samples import sample_model
 from armillary.atlas.atlas import Atlas
 from armillary.atlas.columns import TABLES, Column, contract, declared, definition, find, in_order, in_set
 from armillary.atlas.columns.reference import reference_page
@@ -33,8 +35,10 @@ from armillary.lenses import (
     spectral,
     tables,
 )
+from armillary.observe.verification import some_images
 from armillary.papers import ledger
 from armillary.probe.label_checks import check_heads, sampled_heads
+from armillary.probe.observed import observed_heads
 from armillary.report.sentences import changed_labels
 from conftest import FAMILY_TOKENS, Atlases
 from program import complaint
@@ -142,6 +146,13 @@ def filled_elsewhere(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
         yield "changes", "armillary.atlas.compare", table
     changed = changed_labels(atlas.heads, other.heads)
     yield "changes", "armillary.report.sentences", changed[["before", "after"]]
+    ids = torch.randint(5, 99, (2, 9), generator=torch.Generator().manual_seed(0))
+    for part in ("", "cross"):
+        bart = sample_model(f"bart/{part}" if part else "bart")
+        table = observed_heads(bart, part=part, input_ids=ids, decoder_input_ids=ids[:, :5])
+        yield "observed", "armillary.probe.observed", table
+    vit = sample_model("vit")
+    yield "observed", "armillary.probe.observed", observed_heads(vit, **some_images(vit, arm.describe(vit)))
 
 
 @pytest.fixture(scope="module")
