@@ -155,22 +155,26 @@ class FusedLayer:
         }
         return {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
 
-    def _chunks(self) -> list["_Chunk"]:
-        """The heads in chunks, each the work of one thread; they follow from the shape alone, and so do all bits."""
+    def _chunks(self) -> list[tuple[slice, slice]]:
+        """Key heads, and which of the heads that read each, in chunks that are the work of one thread.
+
+        They follow from the shape alone, and so do all bits.
+        """
         kv_heads = self.k.shape[1]
         of_head = len(self.q) * max(block.height * block.width for block in self.blocks)
         few = max(1, TILE // (of_head * self.group))
         if few > 1 or self.group == 1:
             edges = [*range(0, kv_heads, few), kv_heads]
-            return [_Chunk(self, slice(*kv), self.group) for kv in itertools.pairwise(edges)]
+            return [(slice(*kv), slice(0, self.group)) for kv in itertools.pairwise(edges)]
         queries = max(1, TILE // of_head)
         return [
-            _Chunk(self, slice(kv, kv + 1), min(queries, self.group - start), start)
+            (slice(kv, kv + 1), slice(start, min(start + queries, self.group)))
             for kv in range(kv_heads)
             for start in range(0, self.group, queries)
         ]
 
-    def _add(self, chunk: "_Chunk") -> None:
+    def _add(self, heads: tuple[slice, slice]) -> None:
+        chunk = _Chunk(self, *heads)
         for block in self.blocks:
             chunk.add(block)
         chunk.add_plain([block for block in self.blocks if block.plain.start < block.plain.stop])
@@ -200,12 +204,12 @@ class FusedLayer:
 
 
 class _Chunk:
-    """Some heads of a layer that read `kv_heads`: `group` of them each, from the one at `start` on."""
+    """Some key heads of a layer, and `queries` among the heads that read each (all of them, if several key heads)."""
 
-    def __init__(self, layer: FusedLayer, kv_heads: slice, group: int, start: int = 0) -> None:
-        self.layer, self.group = layer, group
-        first = kv_heads.start * layer.group + start
-        self.heads = slice(first, first + (kv_heads.stop - kv_heads.start) * group)
+    def __init__(self, layer: FusedLayer, kv_heads: slice, queries: slice) -> None:
+        self.layer, self.group = layer, queries.stop - queries.start
+        first = kv_heads.start * layer.group + queries.start
+        self.heads = slice(first, first + (kv_heads.stop - kv_heads.start) * self.group)
         self.q, self.k = layer.q[:, self.heads].contiguous(), layer.k[:, kv_heads].contiguous()
         self.means = np.empty((len(self.q), self.q.shape[1], layer.view.queries))
         """The mean of the kept logits of every row, less the row's shift."""
