@@ -19,6 +19,7 @@ from armillary.streams import compiled_tiles, fused
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.chunks import ChunkNorms
 from armillary.streams.loops import compile_loops
+from armillary.streams.moments import PositionMoments
 from armillary.streams.similarity import OutputRank
 from armillary.streams.stream import Statistic
 
@@ -142,6 +143,16 @@ def test_distance_of_mixed_values_to_rank_one() -> None:
     for each in (view, close):  # also where all tokens are nearly the same: the squares' difference has few digits
         ours, exact = (OutputRank(2).finish(OutputRank(2).measure(v)) for v in (each, in_float64(each)))
         torch.testing.assert_close(ours["rank_one_distance"], exact["rank_one_distance"], rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("width", [7, 1500])
+def test_moments_by_position(width: int) -> None:
+    """Also beside a large mean, where the squares' difference would have few digits."""
+    noise = torch.randn(5, 9, width, generator=torch.Generator().manual_seed(width))
+    for h in (noise, 100 + noise, noise[:, ::2], noise[:1]):
+        ours, exact = (PositionMoments().finish(PositionMoments().measure(part)) for part in (h, h.double()))
+        for name, expected in exact.items():
+            torch.testing.assert_close(ours[name], expected, rtol=2e-6, atol=1e-9 if name == "scatter" else 0)
 
 
 def test_keys_that_no_range_describes_are_left_to_torch() -> None:
