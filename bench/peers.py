@@ -27,6 +27,7 @@ from transformers.utils import logging
 
 import armillary as arm
 from armillary.anatomy.loading import load_tokenizer
+from armillary.lenses.products import layer_spectra
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.stream import Stream
 
@@ -132,6 +133,16 @@ def transformers_masses(folder: str, length: int) -> Callable[[], Masses]:
 
 
 def armillary_heads(folder: str, _: int) -> Callable[[], Any]:
+    anatomy = arm.describe(arm.load(folder))
+
+    def work() -> Any:
+        layers = [layer_spectra(layer, anatomy.weights(layer.index)) for layer in anatomy.layers]
+        return [float(value) for layer in layers for value in layer.qk.singular[:, 0]]
+
+    return work
+
+
+def atlas_heads(folder: str, _: int) -> Callable[[], Any]:
     return lambda: arm.weigh(folder, matrices=False).heads["qk_spec"].to_list()
 
 
@@ -174,7 +185,7 @@ MASSES: dict[str, Prepare] = {
 PARTS: dict[str, dict[str, Prepare]] = {
     "512": MASSES,
     "4096": MASSES,
-    "heads": {"Armillary": armillary_heads, "TransformerLens": lens_heads},
+    "heads": {"Armillary": armillary_heads, "TransformerLens": lens_heads, "Armillary, to an atlas": atlas_heads},
     "matrices": {"Armillary": armillary_matrices, "weightwatcher": weightwatcher_matrices},
 }
 

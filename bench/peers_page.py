@@ -15,7 +15,8 @@ WAYS = {
     ("TransformerLens", "masses"): "`TransformerBridge.run_with_hooks`, a function on every `hook_pattern`",
     ("nnsight", "masses"): "`NNsight(model).trace`, the pattern of every layer, eager attention",
     ("transformers", "masses"): "`output_attentions=True`, eager attention",
-    ("Armillary", "heads"): "`arm.weigh(folder, matrices=False)`, from the file to an atlas on disk; with eigenvalues",
+    ("Armillary", "heads"): "`layer_spectra` of a model that is loaded; with eigenvalues",
+    ("Armillary, to an atlas", "heads"): "`arm.weigh(folder, matrices=False)`: from the file to an atlas on disk",
     ("TransformerLens", "heads"): "`bridge.QK.svd()`, `bridge.OV.svd()`, of a model that is loaded",
     (
         "Armillary",

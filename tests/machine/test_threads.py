@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from armillary.machine.parallel import in_parallel
+from armillary.machine.parallel import in_parallel, on_cores
 from armillary.machine.threads import wait_asleep
 
 DECIDED = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS")
@@ -64,6 +64,24 @@ def test_small_pieces_run_on_one_thread_each_and_the_number_of_threads_is_put_ba
         with pytest.raises(ZeroDivisionError):
             list(in_parallel(lambda item: 1 // item, [1, 0, 1]))
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_that_are_kept_use_one_core_each() -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    try:
+        for threads in (2, 3, 2):
+            torch.set_num_threads(threads)
+            on_cores(lambda _: seen.append(torch.get_num_threads()), range(8))
+            assert torch.get_num_threads() == threads
+        assert seen == [1] * 24
+        with pytest.raises(ZeroDivisionError):
+            on_cores(lambda item: 1 // item, [1, 0, 1])
+        torch.set_num_threads(1)
+        on_cores(seen.append, [5])  # in this thread
+        assert seen[-1] == 5
     finally:
         torch.set_num_threads(before)
 

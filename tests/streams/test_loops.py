@@ -19,6 +19,7 @@ from armillary.streams import compiled_tiles, fused
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.chunks import ChunkNorms
 from armillary.streams.loops import compile_loops
+from armillary.streams.moments import PositionMoments
 from armillary.streams.similarity import OutputRank
 from armillary.streams.stream import Statistic
 
@@ -48,7 +49,8 @@ def agree(statistic: Statistic, view: AttentionView, digits: float = 1e-6) -> No
     ours, exact = (statistic.finish(statistic.measure(each)) for each in (view, in_float64(view)))
     for name, expected in exact.items():
         assert torch.equal(ours[name].isnan(), expected.isnan()), name
-        scale = max(float(expected.nan_to_num().abs().max()), 1e-9)
+        near = 3.0 if name == "logit_kurtosis" else 1e-9  # E x^4 / (E x^2)^2 minus 3, which may cancel
+        scale = max(float(expected.nan_to_num().abs().max()), near)
         worst = float((ours[name] - expected).nan_to_num().abs().max())
         assert worst <= digits * scale, f"{name}: {worst / scale:.1e} of its largest value"
 
@@ -143,14 +145,30 @@ def test_distance_of_mixed_values_to_rank_one() -> None:
         torch.testing.assert_close(ours["rank_one_distance"], exact["rank_one_distance"], rtol=2e-6, atol=0)
 
 
+@pytest.mark.parametrize("width", [7, 1500])
+def test_moments_by_position(width: int) -> None:
+    """Also beside a large mean, where the squares' difference would have few digits."""
+    noise = torch.randn(5, 9, width, generator=torch.Generator().manual_seed(width))
+    for h in (noise, 100 + noise, noise[:, ::2], noise[:1]):
+        ours, exact = (PositionMoments().finish(PositionMoments().measure(part)) for part in (h, h.double()))
+        for name, expected in exact.items():
+            torch.testing.assert_close(ours[name], expected, rtol=2e-6, atol=1e-9 if name == "scatter" else 0)
+
+
 def test_keys_that_no_range_describes_are_left_to_torch() -> None:
     mask = torch.rand(1, 1, 20, 20, generator=torch.Generator().manual_seed(0)) < 0.6
     rotary = Rotary((1.0, 0.3), "half", 10.0)
     agree(ChunkNorms((rotary,), 1, 20), view_of(2, 20, mask=mask, causal=True))
 
 
-def test_the_bits_do_not_depend_on_threads() -> None:
+@pytest.mark.parametrize("tile", [1 << 20, 10_000, 2_000])
+def test_the_bits_do_not_depend_on_threads(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All heads together, a key head with its queries, and single heads, as the size of a tile decides."""
+    monkeypatch.setattr(fused, "TILE", tile)
+    monkeypatch.setattr(fused, "HEIGHT", 16)
     view = view_of(3, 70, causal=True)
+    chunks = fused.FusedLayer(view, 1, 70)._chunks()
+    assert len(chunks) == {1 << 20: 1, 10_000: KEY_HEADS, 2_000: HEADS}[tile]
     rotary = Rotary((1.0, 0.3), "half", 10.0)
     before = torch.get_num_threads()
     states = []

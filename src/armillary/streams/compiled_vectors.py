@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The distance of each head's mixed values to a matrix of equal rows (streams/similarity.py), in one compiled loop.
+"""Squares of vectors about their mean, in compiled loops that read them twice while they stay in the cache.
 
-Two passes over a head's vectors, which stay in the cache: their mean, then squares about it.
-Imported only where numba is.
+The distance of each head's mixed values to a matrix of equal rows (streams/similarity.py), and moments of vectors at
+every position (streams/moments.py). Imported only where numba is.
 """
 
 import numpy as np
@@ -58,3 +58,36 @@ def add_distances(heads, z, skip, into):
                 left += more[1]
             if whole > 0.0:
                 into[h] += np.sqrt(max(left - number * rounding, 0.0) / whole)
+
+
+CHANNELS = 1024
+"""Channels whose squares are summed in float32 before they are added in float64."""
+
+
+@compiled
+def add_positions(span, h, mean, scatter, norm, norm_squared):
+    """Set the mean over texts at positions span[0] to span[1], add to the sums there; h: (text, position, width)."""
+    texts, positions, width = h.shape
+    flat, number = h.reshape(-1), f8(texts)
+    near = np.zeros(width, f4)
+    for t in range(span[0], span[1]):
+        for b in range(texts):
+            at = u8((b * positions + t) * width)
+            for c in range(u8(width)):
+                mean[t, c] += f8(flat[at + c])
+        rounding = 0.0
+        for c in range(width):
+            mean[t, c] /= number
+            near[c] = f4(mean[t, c])
+            rounding += (mean[t, c] - f8(near[c])) ** 2
+        for b in range(texts):
+            whole = 0.0
+            for start in range(0, width, CHANNELS):
+                n = min(CHANNELS, width - start)
+                at = u8((b * positions + t) * width + start)
+                more = squares_about(flat, at, near[start : start + n], u8(n))
+                whole += more[0]
+                scatter[t] += more[1]
+            norm[t] += np.sqrt(whole)
+            norm_squared[t] += whole
+        scatter[t] -= number * rounding

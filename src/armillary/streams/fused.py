@@ -5,16 +5,16 @@ digits. What is linear in the logits needs no pairs where all rows of a block se
 c_ij k_j are q K'K there, which gives the shares of channels of long texts.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from armillary.machine.parallel import in_spans
+from armillary.machine.parallel import on_cores
 from armillary.observe.precision import single, wide
 from armillary.observe.view import AttentionView, exact_arithmetic, soft_capped
 from armillary.streams import by_place, compiled_tiles
@@ -27,7 +27,7 @@ HEIGHT = 128
 """Rows of a block; the keys before a block are seen by all its rows."""
 
 TILE = 1 << 20
-"""About this many logits are computed at once."""
+"""About this many logits are computed at once, by each thread."""
 
 NONE = np.zeros(0, np.float32)
 NO_BIAS, NO_MASK = (np.zeros((1, 1, 0, 2), kind)[..., ::2] for kind in (np.float32, bool))
@@ -115,10 +115,9 @@ class FusedLayer:
         self.lags, self.cells = np.zeros((heads, 2, lags)), np.zeros((heads, cells, cells))
         self.lag_count, self.cell_count = np.zeros(lags), np.zeros((cells, cells))
         self.channels = np.zeros((heads, k.shape[-1]))
-        self.grams = _Grams(self.k, skip)
         self.near = self._near_by_lag()
         self.sinks = np.zeros(0) if view.sinks is None else wide(view.sinks).numpy()
-        self.buffer = torch.empty(0)
+        self.blocks = list(blocks(view, skip))
 
     def _near_by_lag(self) -> Float[np.ndarray, "head lag"]:
         """The bias by lag as the last row (keys before it) and the first (keys after it) have it, largest lag first.
@@ -135,12 +134,9 @@ class FusedLayer:
 
     def state(self) -> State:
         """The sums, under the names that AttentionStatistics uses."""
-        for block in blocks(self.view, self.skip):
+        for block in self.blocks:
             self._count(block)
-            kv_heads = self.k.shape[1]
-            few = max(1, TILE // (len(self.q) * self.group * block.height * block.width))
-            for start in range(0, kv_heads, few):
-                self._tile(block, slice(start, min(start + few, kv_heads)))
+        on_cores(self._add, self._chunks())
         sums = dict(zip(NAMES, self.sums.T, strict=True))
         once, twice = self.lags[:, 0, ::-1], self.lags[:, 1, ::-1]
         count, middle = self.lag_count[::-1], self.middle[:, None]
@@ -159,17 +155,41 @@ class FusedLayer:
         }
         return {name: torch.from_numpy(np.array(values)) for name, values in arrays.items()}
 
-    def _cells(self, block: Block) -> tuple[Int[np.ndarray, "row"], Int[np.ndarray, "key"]]:
+    def _chunks(self) -> list[tuple[slice, slice]]:
+        """Key heads, and which of the heads that read each, in chunks that are the work of one thread.
+
+        They follow from the shape alone, and so do all bits.
+        """
+        kv_heads = self.k.shape[1]
+        of_head = len(self.q) * max(block.height * block.width for block in self.blocks)
+        few = max(1, TILE // (of_head * self.group))
+        if few > 1 or self.group == 1:
+            edges = [*range(0, kv_heads, few), kv_heads]
+            return [(slice(*kv), slice(0, self.group)) for kv in itertools.pairwise(edges)]
+        queries = max(1, TILE // of_head)
+        return [
+            (slice(kv, kv + 1), slice(start, min(start + queries, self.group)))
+            for kv in range(kv_heads)
+            for start in range(0, self.group, queries)
+        ]
+
+    def _add(self, heads: tuple[slice, slice]) -> None:
+        chunk = _Chunk(self, *heads)
+        for block in self.blocks:
+            chunk.add(block)
+        chunk.add_plain([block for block in self.blocks if block.plain.start < block.plain.stop])
+
+    def cells_of(self, block: Block) -> tuple[Int[np.ndarray, "row"], Int[np.ndarray, "key"]]:
         places = torch.arange(self.length)
         return tuple(by_place.cell_of(places[part], self.length).numpy() for part in (block.rows, block.keys))  # type: ignore[return-value]
 
-    def _lag(self, block: Block) -> int:
+    def lag_of(self, block: Block) -> int:
         """Where the lag of the block's first row and key lies among the lags, largest first."""
         return int(self.length - 1 - block.rows.start + block.keys.start)
 
     def _count(self, block: Block) -> None:
         """Count the block's pairs; they are the same in all heads."""
-        skipped, cells = max(0, self.skip - block.keys.start), self._cells(block)
+        skipped, cells = max(0, self.skip - block.keys.start), self.cells_of(block)
         compiled_tiles.add_counts(
             block.begin,
             block.end,
@@ -177,15 +197,28 @@ class FusedLayer:
             len(self.q),
             skipped,
             *cells,
-            self._lag(block),
+            self.lag_of(block),
             self.lag_count,
             self.cell_count,
         )
 
-    def _tile(self, block: Block, kv_heads: slice) -> None:
-        """Add some key heads and the heads that read them."""
-        view, heads = self.view, slice(kv_heads.start * self.group, kv_heads.stop * self.group)
-        q, k = self.q[:, heads, block.rows], self.k[:, kv_heads, block.keys]
+
+class _Chunk:
+    """Some key heads of a layer, and `queries` among the heads that read each (all of them, if several key heads)."""
+
+    def __init__(self, layer: FusedLayer, kv_heads: slice, queries: slice) -> None:
+        self.layer, self.group = layer, queries.stop - queries.start
+        first = kv_heads.start * layer.group + queries.start
+        self.heads = slice(first, first + (kv_heads.stop - kv_heads.start) * self.group)
+        self.q, self.k = layer.q[:, self.heads].contiguous(), layer.k[:, kv_heads].contiguous()
+        self.means = np.empty((len(self.q), self.q.shape[1], layer.view.queries))
+        """The mean of the kept logits of every row, less the row's shift."""
+        self.buffer = torch.empty(0)
+
+    def add(self, block: Block) -> None:
+        """Add the block's rows to the sums of the layer."""
+        layer, view, heads = self.layer, self.layer.view, self.heads
+        q, k = self.q[:, :, block.rows], self.k[:, :, block.keys]
         logits = self._products(q, k)
         bias, soft = NO_BIAS, NONE
         if view.bias is not None:
@@ -197,35 +230,31 @@ class FusedLayer:
             soft = (capped if view.bias is None else capped.add_(added)).flatten().numpy()
         if view.bias is not None:
             logits += added
-        late = self.length - max(1, self.length // 4) - block.rows.start
-        skipped = max(0, self.skip - block.keys.start)
+        late = layer.length - max(1, layer.length // 4) - block.rows.start
+        skipped = max(0, layer.skip - block.keys.start)
         tile = (skipped, block.plain.start, block.plain.stop, block.rows.start - block.keys.start, -block.keys.start)
-        places = (*tile, late, self._lag(block))
-        mask = block.mask if block.mask.shape[1] == 1 else block.mask[:, heads]
         means = np.empty(logits.shape[:3])
-        geometry = (block.begin, block.end, *self._cells(block))
-        of_tile = (self.sums[heads], self.lags[heads], self.cells[heads], self.hits[heads], means)
-        given = (
+        compiled_tiles.add_heads(
+            (0, logits.shape[1]),
+            (*tile, late, layer.lag_of(block)),
+            (block.begin, block.end, *layer.cells_of(block)),
             logits.numpy(),
             soft,
-            mask,
+            block.mask if block.mask.shape[1] == 1 else block.mask[:, heads],
             bias,
-            self.near[heads],
-            self.shift[:, heads, block.rows],
-            self.middle[heads],
+            layer.near[heads],
+            np.ascontiguousarray(layer.shift[:, heads, block.rows]),  # one compilation serves all slices
+            layer.middle[heads],
+            layer.sinks[heads],
+            *(layer.sums[heads], layer.lags[heads], layer.cells[heads], layer.hits[heads], means),
         )
-        in_spans(
-            lambda first, last: compiled_tiles.add_heads(
-                (first, last), places, geometry, *given, self.sinks[heads], *of_tile
-            ),
-            logits.shape[1],
-        )
-        self._channels(block, q, k, logits, heads, means)
+        self.means[:, :, block.rows] = means
+        self._channels(block, q, k, logits)
 
     def _products(
         self, q: Float[Tensor, "batch head row e"], k: Float[Tensor, "batch kv_head key e"]
     ) -> Float[Tensor, "batch head row key"]:
-        """scale q.k in a buffer that all tiles share."""
+        """scale q.k in a buffer that all blocks share."""
         batch, kv_heads, keys, e = k.shape
         count = batch * q.shape[1] * q.shape[2] * keys
         if self.buffer.numel() < count:
@@ -233,7 +262,7 @@ class FusedLayer:
         out = self.buffer[:count].view(batch * kv_heads, -1, keys)
         left, right = q.reshape(batch * kv_heads, -1, e), k.reshape(batch * kv_heads, keys, e).mT
         with exact_arithmetic(q):
-            torch.baddbmm(out, left, right, beta=0, alpha=self.view.scale, out=out)
+            torch.baddbmm(out, left, right, beta=0, alpha=self.layer.view.scale, out=out)
         return out.view(batch, q.shape[1], q.shape[2], keys)
 
     def _channels(
@@ -242,53 +271,47 @@ class FusedLayer:
         q: Float[Tensor, "batch head row e"],
         k: Float[Tensor, "batch kv_head key e"],
         centered: Float[Tensor, "batch head row key"],
-        heads: slice,
-        means: Float[np.ndarray, "batch head row"],
     ) -> None:
         """Add what every channel contributes to the sum of squares of the centered logits: scale q_c sum_j b_j k_c."""
         batch, kv_heads = k.shape[:2]
         flat, q = centered.view(batch * kv_heads, -1, block.width), q.contiguous()
-        skipped = min(max(0, self.skip - block.keys.start), block.width - 1)
-        edges = [slice(skipped, block.plain.start), slice(max(skipped, block.plain.stop), block.width)]
+        edges = [slice(0, block.plain.start), slice(block.plain.stop, block.width)]  # skipped keys are zero by now
         with exact_arithmetic(k):
             parts = [flat[..., edge] @ k[:, :, edge].flatten(0, 1) for edge in edges if edge.start < edge.stop]
-        read = sum(parts[1:], parts[0]).mul_(self.view.scale).view(q.shape)
-        given = q.numpy(), read.numpy(), self.channels[heads]
-        in_spans(lambda first, last: compiled_tiles.add_channels((first, last), *given), q.shape[1])
-        if block.plain.start < block.plain.stop:
-            first, last = (edge + block.keys.start for edge in (block.plain.start, block.plain.stop))
-            gram, total = self.grams.between(first, last, heads.start // self.group, kv_heads)
-            grouped = q.unflatten(1, (kv_heads, self.group))
-            with exact_arithmetic(q):
-                squares: Tensor = grouped.mT @ grouped
-                along = (torch.from_numpy(means).to(q)[:, :, None] @ q).unflatten(1, (kv_heads, self.group))
-            plain = (wide(squares) * gram[:, :, None]).sum(-1) * self.view.scale**2
-            plain -= wide(along[..., 0, :]) * total[:, :, None] * self.view.scale
-            self.channels[heads] += plain.sum(0).flatten(0, 1).numpy()
+        read = sum(parts[1:], parts[0]).mul_(self.layer.view.scale).view(q.shape)
+        compiled_tiles.add_channels((0, q.shape[1]), q.numpy(), read.numpy(), self.layer.channels[self.heads])
+
+    def add_plain(self, plain: list[Block]) -> None:
+        """Add to the channels what comes from keys that all rows of a block see: scale^2 q_c (q K'K)_c, centered."""
+        if not plain:
+            return
+        scale, kv_heads = self.layer.view.scale, self.k.shape[1]
+        rows = slice(plain[0].rows.start, plain[-1].rows.stop)
+        beyond = (0, 0, 0, len(plain) * HEIGHT - (rows.stop - rows.start))  # the last block may be lower
+        q = torch.nn.functional.pad(self.q[:, :, rows], beyond).unflatten(2, (-1, HEIGHT))
+        means = torch.from_numpy(self.means[:, :, rows]).to(q)
+        means = torch.nn.functional.pad(means, beyond[2:]).unflatten(2, (-1, 1, HEIGHT))
+        with exact_arithmetic(q):
+            squares, along = wide(q.mT @ q), wide(means @ q)[..., 0, :]  # (batch, head, block, e, e), (..., e)
+        gram, total = _keys_between(self.k, self.layer.skip, plain)
+        squares, along = (part.unflatten(1, (kv_heads, self.group)) for part in (squares, along))
+        added = (squares * gram).sum(-1) * scale**2 - along * total * scale
+        self.layer.channels[self.heads] += added.sum((0, 3)).flatten(0, 1).numpy()
 
 
-class _Grams:
-    """Sums of keys and of their outer products, over whole blocks of keys; made when they are first asked for."""
-
-    def __init__(self, k: Float[Tensor, "batch kv_head key e"], skip: int) -> None:
-        self._k, self._skip = k, skip
-
-    @cached_property
-    def _upto(self) -> tuple[Tensor, Tensor]:
-        """Before every block: (block, batch, kv_head, e, e) and (block, batch, kv_head, e), in float64."""
-        whole = (self._k.shape[2] - self._skip) // HEIGHT * HEIGHT
-        parts = self._k[:, :, self._skip : self._skip + whole].unflatten(2, (-1, HEIGHT)).movedim(2, 0)
-        with exact_arithmetic(parts):
-            products = wide(parts.mT @ parts)
-        sums = (products.cumsum(0), wide(parts.sum(-2)).cumsum(0))
-        gram, total = (torch.cat([torch.zeros_like(part[:1]), part]) for part in sums)
-        return gram, total
-
-    def between(self, first: int, last: int, kv_head: int, count: int) -> tuple[Tensor, Tensor]:
-        """Of the keys first .. last of some key heads: (batch, kv_head, e, e) and (batch, kv_head, e)."""
-        at, end = ((edge - self._skip) // HEIGHT for edge in (first, last))
-        gram, total = (part[end] - part[at] for part in self._upto)
-        return gram[:, kv_head : kv_head + count], total[:, kv_head : kv_head + count]
+def _keys_between(
+    k: Float[Tensor, "batch kv_head key e"], skip: int, plain: list[Block]
+) -> tuple[Float[Tensor, "batch kv_head 1 block e e"], Float[Tensor, "batch kv_head 1 block e"]]:
+    """Sums of k k' and of k over the keys that all rows of a block see, which are whole blocks of keys; in float64."""
+    whole = (k.shape[2] - skip) // HEIGHT * HEIGHT
+    parts = k[:, :, skip : skip + whole].unflatten(2, (-1, HEIGHT))
+    with exact_arithmetic(parts):
+        sums = (wide(parts.mT @ parts), wide(parts.sum(-2)))
+    edges = [(block.plain.start + block.keys.start, block.plain.stop + block.keys.start) for block in plain]
+    first, last = ([(edge - skip) // HEIGHT for edge in side] for side in zip(*edges, strict=True))
+    upto = [torch.cat([torch.zeros_like(part[:, :, :1]), part.cumsum(2)], 2) for part in sums]
+    gram, total = (part[:, :, None, last] - part[:, :, None, first] for part in upto)
+    return gram, total
 
 
 def _any_strides(tensor: Tensor) -> np.ndarray:

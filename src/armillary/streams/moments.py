@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from armillary.machine.compiler import serves
+from armillary.machine.parallel import in_spans
 from armillary.observe.precision import single, wide
 from armillary.observe.view import exact_arithmetic
 from armillary.streams.declaration import Declaration, Option, Reads
@@ -33,10 +35,26 @@ class PositionMoments:
         }
 
     def measure(self, batch: Float[Tensor, "sequence position width"]) -> State:
+        if serves(batch):
+            return self._compiled(single(batch).contiguous())
         parts = [self._positions(single(part)) for part in batch.split(positions_together(batch), 1)]
         state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         count = torch.tensor(float(len(batch)), dtype=torch.float64, device=state["mean"].device)
         return {"sequences": count, **state}
+
+    @staticmethod
+    def _compiled(h: Float[Tensor, "sequence position width"]) -> State:
+        """The same sums from one compiled loop."""
+        # for start-up: it imports numba, which may be missing
+        from armillary.streams.compiled_vectors import add_positions
+
+        mean, sums = np.zeros(h.shape[1:]), np.zeros((3, h.shape[1]))
+        vectors = h.detach().numpy()
+        in_spans(lambda *span: add_positions(span, vectors, mean, *sums), h.shape[1])
+        count = torch.tensor(float(len(h)), dtype=torch.float64)
+        names = ("scatter", "norm", "norm_squared")
+        by_position = {name: torch.from_numpy(values) for name, values in zip(names, sums, strict=True)}
+        return {"sequences": count, "mean": torch.from_numpy(mean), **by_position}
 
     @staticmethod
     def _positions(h: Float[Tensor, "sequence position width"]) -> State:
