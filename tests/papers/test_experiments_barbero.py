@@ -22,7 +22,7 @@ from armillary.papers.experiments.barbero_truncation import truncation
 from armillary.papers.experiments.experiment import Outcome, Settings
 from armillary.theory.rotary import rope
 from armillary.theory.rotary_heads import norm_needed, positional_attention
-from armillary.training.run import rotary_change
+from armillary.training.positions import rotary_change
 
 VERDICTS = {"same size", "same direction", "differs", "undecided"}
 

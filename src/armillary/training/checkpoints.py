@@ -13,20 +13,19 @@ from armillary.errors import ArmillaryError
 from armillary.files.atomic import remove_leftovers, whole_folder
 from armillary.machine.limits import readable_bytes, refuse_beyond_disk
 from armillary.training.regularizers import is_reparametrized, merge_sigma_reparam
+from armillary.training.settings import setting
 
 FOLDER = "checkpoints"
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Which steps are kept in RUN/checkpoints; RUN/model is always the finished model.
+    """Which steps are kept in RUN/checkpoints; RUN/model is always the finished model."""
 
-    keep: 'last' keeps no step besides RUN/model, 'log' keeps 0, 1, 2, 4, 8, ... and the last, a list its own steps.
-    every: also 0, every so many steps, and the last.
-    """
-
-    keep: str | list[int] = "last"
-    every: int | None = None
+    keep: str | list[int] = setting(
+        "last: none besides RUN/model; log: the steps 0, 1, 2, 4, 8, ... and the last; or a list of steps.", "last"
+    )
+    every: int | None = setting("Keep also step 0, every so many steps, and the last.", None)
 
 
 def check_checkpoints(config: CheckpointConfig, steps: int) -> None:

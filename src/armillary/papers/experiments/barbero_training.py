@@ -16,8 +16,8 @@ from armillary.papers.experiments.experiment import Claim, Experiment, Outcome, 
 from armillary.papers.experiments.material import corpora, trained
 from armillary.text.names import folder_names
 from armillary.training.config import DataConfig, ModelConfig, MonitorConfig, RunConfig
+from armillary.training.data import read_text
 from armillary.training.loop import TrainSettings, mean_loss
-from armillary.training.run import read_text
 from armillary.training.runs import read_run
 
 
