@@ -1,4 +1,4 @@
-"""Checkpoints kept by a run: the steps asked for, complete folders, none lost or doubled by a kill, disk said before."""
+"""Checkpoints kept by a run: the steps asked for, complete, none lost or doubled by a kill, their disk said before."""
 
 import shutil
 from pathlib import Path
@@ -105,4 +105,5 @@ def test_a_disk_too_small_is_refused_before_the_run_begins(tmp_path: Path, monke
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage._replace(free=100_000))
     with pytest.raises(arm.ArmillaryError, match=r"5 kept checkpoints of .* keep fewer steps"):
         train_run(chosen, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists()

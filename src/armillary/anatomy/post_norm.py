@@ -1,8 +1,8 @@
 """Llama with the norms after the sums (post-LN), which transformers cannot express: config.armillary_norm = 'post'.
 
 h = norm(x + attention(x)), y = norm(h + mlp(h)), and no norm after the last block. The weights have Llama's own names:
-input_layernorm is the norm after attention, post_attention_layernorm the one after the MLP. The last norm of Llama stays
-in the checkpoint, unused.
+input_layernorm is the norm after attention, post_attention_layernorm the one after the MLP. The last norm of Llama
+stays in the checkpoint, unused.
 """
 
 from typing import Any

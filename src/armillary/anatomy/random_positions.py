@@ -2,8 +2,8 @@
 
 In training each sequence of each step has its own draw without replacement, from (seed, step, number of the forward
 pass) alone. In evaluation all texts share one draw, `places`, which is stored in the configuration: token t is at
-places[t], whatever the batch, so the anatomy stays exact, a scan gives the same bits, and text can be generated token by
-token. Sorted draws keep the order of the tokens; others leave no order at all, only identities of positions.
+places[t], whatever the batch, so the anatomy stays exact, a scan gives the same bits, and text can be generated token
+by token. Sorted draws keep the order of the tokens; others leave no order at all, only identities of positions.
 """
 
 from dataclasses import asdict, dataclass

@@ -51,8 +51,7 @@ def as_trained(anatomy: Anatomy, config: Any) -> Anatomy:
         )
     if getattr(config, ALIBI, None):
         layers = tuple(replace(layer, position=Alibi(alibi_slopes(layer.heads))) for layer in layers)
-    if getattr(config, TABLE, None):
-        anatomy = replace(
-            anatomy, positions_added="learned", max_positions=int(config.armillary_table), hard_limit=True
-        )
+    count = getattr(config, TABLE, None)
+    if count:
+        anatomy = replace(anatomy, positions_added="learned", max_positions=int(count), hard_limit=True)
     return replace(anatomy, layers=layers)

@@ -22,7 +22,7 @@ FOLDER = "checkpoints"
 class CheckpointConfig:
     """Which steps are kept in RUN/checkpoints; RUN/model is always the finished model."""
 
-    keep: str | list[int] = setting(
+    keep: str | list[int] = setting(  # noqa: RUF009
         "last: none besides RUN/model; log: the steps 0, 1, 2, 4, 8, ... and the last; or a list of steps.", "last"
     )
     every: int | None = setting("Keep also step 0, every so many steps, and the last.", None)

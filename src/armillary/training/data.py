@@ -1,7 +1,7 @@
 """The text of a run as tokens: packed once into a file, read from there through a memory map.
 
-The file is named by a hash of the tokenizer and of every byte of the text, so other text is another file. It lies in the
-user's cache (files/hashes.py says where), shared by all runs on that text, or in RUN/work if there is no cache. A run
+The file is named by a hash of the tokenizer and of every byte of the text, so other text is another file. It lies in
+the user's cache (files/hashes.py says where), shared by all runs on that text, or in RUN/work without a cache. A run
 writes the name of its file to RUN/work/text.json: when it is resumed, the corpus is not read again while that file is
 there and its checksum is right.
 """

@@ -55,9 +55,8 @@ def train(
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(model, settings), lr=settings.learning_rate, betas=(0.9, settings.beta2)
-    )
+    groups, betas = _parameter_groups(model, settings), (0.9, settings.beta2)
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas)
     start = _resume(model, optimizer, settings, folder, logs)
     model.train()
     placer = placer_of(model)

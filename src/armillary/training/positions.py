@@ -1,4 +1,4 @@
-"""Position schemes by name: what each is in a new model's configuration, and how a model that exists is changed to it."""
+"""Position schemes by name: their configuration in a new model, and how a model that exists is changed to them."""
 
 from typing import Any
 

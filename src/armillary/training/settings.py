@@ -1,8 +1,7 @@
 """The settings of a training run, one class per section of the TOML file, each key with its meaning in words."""
 
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, field, fields
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -25,7 +24,7 @@ def setting(words: str, default: Any = MISSING) -> Any:
     return field(metadata={"words": words}) if default is MISSING else field(default=default, metadata={"words": words})
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class ModelConfig:
     """A new model, or `from` a model that exists."""
 
@@ -55,7 +54,7 @@ class ModelConfig:
     sorted: bool = setting("random: whether tokens keep their order.", True)
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class DataConfig:
     """The text."""
 
@@ -67,7 +66,7 @@ class DataConfig:
     documents: int | None = setting("Read at most so many documents.", None)
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class RegularizerConfig:
     """What is added to the loss, or changed in the weights."""
 
@@ -84,7 +83,7 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": {"kind": "locater", "scale": 100.
 """regularizer.preset: Bao et al., Section 7, with the strongest of their kappa2 (0, 0.001, 0.01, 0.1, 1)."""
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class MonitorConfig:
     """Snapshots of attention."""
 
@@ -92,7 +91,7 @@ class MonitorConfig:
     sequences: int = setting("Held-out sequences that each snapshot runs on.", 4)
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class TrainSettings:
     """How to train. A batch depends only on (seed, step), so a resumed run draws the same batches."""
 
@@ -115,7 +114,7 @@ class TrainSettings:
     autocast: str = setting("none, or bf16: matrix products of the forward pass in bfloat16.", "none")
     evaluate_every: int | None = setting("Steps between two held-out losses; default: at every snapshot.", None)
     train: str = setting("all weights, or only those of attention (W_q, W_k, W_v, W_o).", "all")
-    seeds: int | list[int] | None = setting(
+    seeds: int | list[int] | None = setting(  # noqa: RUF009
         "A run for each seed in RUN/seed-0, RUN/seed-1, ...: how many, or a list.", None
     )
 
