@@ -1,11 +1,11 @@
 """Fine-tune stories15M to p-RoPE: loss before, right after the change, after training. Writes bench/fine_tuning.json.
 
-python bench/fine_tuning.py MODEL FOLDER [TEXT]: about 20 minutes on one core; what is finished in FOLDER is not repeated.
+python bench/fine_tuning.py MODEL FOLDER [TEXT]: 20 minutes on one core; what is finished in FOLDER is not repeated.
 
-The text is sampled from the model itself (no download: a user can repeat it), so the loss of the unchanged model is near
-the entropy of its own samples, and training cannot teach it anything but the change. p is what `armillary frequencies`
-recommends from a scan of that text. A control trains as long without the change, and a smaller p shows a change that
-hurts. TEXT is text that the model did not write; all models are also measured on it.
+The text is sampled from the model itself (no download: a user can repeat it), so the loss of the unchanged model is
+near the entropy of its own samples, and training cannot teach it anything but the change. p is what `armillary
+frequencies` recommends from a scan of that text. A control trains as long without the change, and a smaller p shows a
+change that hurts. TEXT is text that the model did not write; all models are also measured on it.
 """
 
 import json

@@ -25,7 +25,7 @@ def check(config: Any) -> None:
         _check_shape(config.model)
     else:
         _check_from(config.model, config.data, config.regularizer)
-    _check_position(config.model, config.training.length)
+    check_position(config.model, config.training.length)
     _check_training(config.training)
     _check_seeds(config.training)
     for name in ("every", "sequences"):
@@ -77,7 +77,8 @@ def _check_from(model: ModelConfig, data: DataConfig, regularizer: RegularizerCo
         )
 
 
-def _check_position(model: ModelConfig, length: int) -> None:
+def check_position(model: ModelConfig, length: int) -> None:
+    """Raise an error for a position scheme that the model cannot have, or that lacks a setting."""
     known = POSITIONS[model.family] if model.from_ is None else CHANGES
     position = position_of(model) if model.from_ is None else model.position
     if position is not None and position not in known:

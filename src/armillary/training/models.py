@@ -31,7 +31,7 @@ def build(config: RunConfig, text: Text, options: ModelOptions | None = None) ->
         model = _placed(_new(config, text, options), options)
     else:
         model = source_model(config, options)
-        change_position(model, config)
+        change_position(model, config.model, config.training.length, config.training.seed)
     if config.training.train == "attention":
         only_attention(model)
     penalty = None
@@ -88,7 +88,7 @@ def _new(config: RunConfig, text: Text, options: ModelOptions | None) -> Any:
     if position == "sinusoidal":
         fill_table(model)
     if position == "random":
-        place_randomly(model, random_positions(config))
+        place_randomly(model, random_positions(shape, config.training.length, config.training.seed))
     return model
 
 
@@ -100,7 +100,7 @@ def family_of(shape: ModelConfig) -> str:
 def _settings(config: RunConfig) -> dict[str, Any]:
     """The configuration of a new model, besides its tokens."""
     shape, length, family = config.model, config.training.length, family_of(config.model)
-    table = random_positions(config).range if position_of(shape) == "random" else length
+    table = random_positions(shape, length, 0).range if position_of(shape) == "random" else length
     if family == "llama":
         return dict(
             hidden_size=shape.width,

@@ -14,6 +14,7 @@ from armillary.anatomy.source import describe, transformer_of
 from armillary.anatomy.versions import PROPORTIONAL, below, installed
 from armillary.errors import ArmillaryError
 from armillary.theory.rotary import kept_count
+from armillary.training.checks import check_position
 from armillary.training.config import RunConfig, position_of
 from armillary.training.position_tables import freeze_table
 from armillary.training.settings import ModelConfig
@@ -28,15 +29,9 @@ PLAIN = ("llama", "mistral", "qwen2")
 # a new model ----------------------------------------------------------------------------------------------------
 
 
-def random_positions(config: RunConfig) -> RandomPositions:
-    """Where the texts of a run with random positions are placed."""
-    length = config.training.length
-    return RandomPositions(
-        range=config.model.range or RANGE * length,
-        length=length,
-        sorted=config.model.sorted,
-        seed=config.training.seed,
-    )
+def random_positions(shape: ModelConfig, length: int, seed: int) -> RandomPositions:
+    """Where texts of `length` tokens are placed in a run with random positions."""
+    return RandomPositions(range=shape.range or RANGE * length, length=length, sorted=shape.sorted, seed=seed)
 
 
 def rotary_change(config: RunConfig) -> dict[str, Any] | None:
@@ -75,46 +70,68 @@ def rope_parameters(config: RunConfig) -> dict[str, Any]:
 # a model that exists --------------------------------------------------------------------------------------------
 
 
-def change_position(model: Any, config: RunConfig) -> None:
-    """Change a loaded model to the position scheme of a run; what transformers can express, its configuration says."""
-    position, inner = config.model.position, transformer_of(model)
+def set_position(
+    model: Any,
+    position: str,
+    *,
+    length: int,
+    fraction: float | None = None,
+    base: float | None = None,
+    range: int | None = None,
+    sorted: bool = True,
+    seed: int = 0,
+) -> None:
+    """Change a loaded model for good to a position scheme, to train it further on texts of `length` tokens.
+
+    The names are those of [model] position in docs/training.md. Where transformers can express the scheme, the saved
+    model loads there as it is; else with `armillary.load`, and config.json records it. rotary() and randomly_placed()
+    change a model for a while.
+    """
+    shape = ModelConfig(from_="model", position=position, base=base, fraction=fraction, range=range, sorted=sorted)
+    check_position(shape, length)
+    change_position(model, shape, length, seed)
+
+
+def change_position(model: Any, shape: ModelConfig, length: int, seed: int) -> None:
+    """Change a loaded model to a position scheme; what transformers can express, its configuration says."""
+    position, inner = shape.position, transformer_of(model)
     anatomy = describe(model)
-    _refuse_too_long(anatomy, config.training.length)
+    _refuse_too_long(anatomy, length)
     if position is None or (position == "learned" and anatomy.positions_added == "learned"):
         return
     if beyond_transformers(inner.config):
         raise ArmillaryError(
-            f"{config.model.from_} has a position scheme of its own already ({beyond_transformers(inner.config)[0]})",
-            advice="leave out model.position, or continue from a plain model",
+            f"this model has a position scheme of its own already ({beyond_transformers(inner.config)[0]})",
+            advice="leave out the position, or continue from a plain model",
         )
     if position in ("alibi", "learned", "none"):
         _without_position(model, anatomy)
         if position == "alibi":
             add_alibi(model)
         if position == "learned":
-            generator = torch.Generator().manual_seed(config.training.seed)
-            drawn = 0.02 * torch.randn(config.training.length, anatomy.d_model, generator=generator)
+            generator = torch.Generator().manual_seed(seed)
+            drawn = 0.02 * torch.randn(length, anatomy.d_model, generator=generator)
             add_table(model, drawn.to(next(model.parameters())))
         return
     if position == "random":
-        if config.model.base is not None:
-            _rotate_otherwise(model, anatomy, {"base": config.model.base})
-        scheme = random_positions(config)
+        if shape.base is not None:
+            _rotate_otherwise(model, anatomy, {"base": shape.base})
+        scheme = random_positions(shape, length, seed)
         if anatomy.hard_limit and anatomy.max_positions is not None and scheme.range > anatomy.max_positions:
             raise ArmillaryError(
-                f"random positions below {scheme.range} do not fit: {config.model.from_} has {anatomy.max_positions}",
+                f"random positions below {scheme.range} do not fit: the model has {anatomy.max_positions}",
                 advice="set model.range",
             )
         place_randomly(model, scheme)
         return
-    share = config.model.fraction
+    share = shape.fraction
     change: dict[str, Any] = {
         "rope": {},
         "p-rope": {"p": share},
         "reversed": {"p": share, "reversed": True},
         "partial": {"partial": share},
     }[position]
-    change = change if config.model.base is None else {**change, "base": config.model.base}
+    change = change if shape.base is None else {**change, "base": shape.base}
     if change:
         _rotate_otherwise(model, anatomy, change)
 

@@ -135,7 +135,7 @@ def described(section: Any, defaults: dict[str, Any]) -> Iterator[tuple[str, str
     names = {int: "whole number", float: "number", str: "text", bool: "true or false"}
     for entry in fields(section):
         kinds = [kind for kind in (get_args(hints[entry.name]) or (hints[entry.name],)) if kind is not NoneType]
-        kind = " or ".join(names.get(kind, "list of steps or seeds") for kind in kinds)
+        kind = " or ".join(names.get(kind, "list of whole numbers") for kind in kinds)
         default = defaults.get(entry.name, entry.default)
         yield key_of(entry.name), kind, _shown(default), _words(entry)
 
