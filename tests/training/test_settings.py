@@ -67,7 +67,9 @@ class TestSteps:
     def test_autocast_computes_in_bfloat16_and_keeps_float32_weights(self, tmp_path: Path) -> None:
         model = sample_model("llama")
         seen: list[torch.dtype] = []
-        model.model.layers[0].mlp.down_proj.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+        model.model.layers[0].mlp.down_proj.register_forward_hook(
+            lambda module, args, output: seen.append(output.dtype)
+        )
         train(model, PARTS, replace(SETTINGS, steps=2, warmup=1, autocast="bf16"), tmp_path)
         assert set(seen) == {torch.bfloat16}
         assert {p.dtype for p in model.parameters()} == {torch.float32}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from jaxtyping import Integer
@@ -34,6 +34,15 @@ HELD_OUT_WINDOWS = 8
 
 PIECE = 1 << 20
 """Tokens that are written at once."""
+
+
+class PackedText(TypedDict):
+    """RUN/work/text.json."""
+
+    file: str
+    corpus: str
+    documents: int | None
+    tokenizer: str
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ def read_text(config: RunConfig, options: ModelOptions | None = None, work: Path
 
 def _packed(config: RunConfig, tokenizer: Any, work: Path | None) -> Integer[np.ndarray, "token"]:
     """The tokens of the corpus, from the packed file if there is one."""
-    remembered = _remembered(work)
+    remembered = _remembered(config, work)
     if remembered is not None:
         return remembered
     kind = np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.int32)
@@ -84,16 +93,23 @@ def _packed(config: RunConfig, tokenizer: Any, work: Path | None) -> Integer[np.
         write_with_checksum(path, (np.ascontiguousarray(piece).data for piece in _encoded(config, tokenizer, kind)))
     if work is not None:
         make_folder(work)
-        write_atomically(work / "text.json", json.dumps({"file": str(path.absolute())}).encode())
+        write_atomically(work / "text.json", json.dumps({"file": str(path.absolute()), **_named(config)}).encode())
     return _mapped(path)
 
 
-def _remembered(work: Path | None) -> Integer[np.ndarray, "token"] | None:
+def _named(config: RunConfig) -> dict[str, Any]:
+    """The settings that name the text."""
+    of = config.data.tokenizer if config.model.from_ is None else config.model.from_
+    return {"corpus": config.data.corpus, "documents": config.data.documents, "tokenizer": of}
+
+
+def _remembered(config: RunConfig, work: Path | None) -> Integer[np.ndarray, "token"] | None:
     """The packed text that a run with a checkpoint has read, if it is there and undamaged."""
     if work is None or not (work / "text.json").is_file() or not last_checkpoint(work):
         return None
-    path = Path(read_record(work / "text.json", dict[str, str], "delete it: the corpus is then read again")["file"])
-    return _mapped(path) if _is_intact(path) else None
+    record = read_record(work / "text.json", PackedText, "delete it: the corpus is then read again")
+    path = Path(record.pop("file"))
+    return _mapped(path) if record == _named(config) and _is_intact(path) else None
 
 
 def _is_intact(path: Path) -> bool:
