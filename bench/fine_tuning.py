@@ -27,30 +27,40 @@ from armillary.training.run import train_run
 STORIES, ROWS, TOKENS = 256, 64, 256
 TRAINING = dict(
     steps=200,
-    batch=4,
+    batch=2,
     length=128,
     warmup=10,
-    learning_rate=1e-4,
-    final_rate=1e-5,
-    checkpoint_every=10,
+    learning_rate=5e-5,
+    final_rate=1e-6,
+    checkpoint_every=25,
     weight_decay=0.0,
 )
 SMALLER = 0.25
 
 
-def sampled(model: str, place: Path) -> Path:
-    """Stories that the model writes, at temperature 1, as JSON lines."""
-    if place.is_file():
-        return place
-    loaded, tokenizer = load(model, dtype=torch.float32), load_tokenizer(model)
-    torch.manual_seed(0)
-    lines = []
-    for _ in range(0, STORIES, ROWS):
+def sampled(model: str, folder: Path) -> Path:
+    """Stories that the model writes, at temperature 1, a file each; what is there is not written again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    loaded = tokenizer = None
+    for begin in range(0, STORIES, ROWS):
+        if (folder / f"{begin + ROWS - 1:04d}.txt").is_file():
+            continue
+        if loaded is None:
+            loaded, tokenizer = load(model, dtype=torch.float32), load_tokenizer(model)
+        torch.manual_seed(begin)
         first = torch.full((ROWS, 1), tokenizer.bos_token_id)
-        written = loaded.generate(first, max_new_tokens=TOKENS - 1, do_sample=True, top_k=0, use_cache=True)
-        lines += [json.dumps({"text": tokenizer.decode(row, skip_special_tokens=True)}) for row in written]
-    write_atomically(place, ("\n".join(lines) + "\n").encode())
-    return place
+        written = loaded.generate(
+            first,
+            attention_mask=torch.ones_like(first),
+            max_new_tokens=TOKENS - 1,
+            do_sample=True,
+            top_k=0,
+            use_cache=True,
+            pad_token_id=tokenizer.eos_token_id,
+        )
+        for number, row in enumerate(written, begin):
+            write_atomically(folder / f"{number:04d}.txt", tokenizer.decode(row, skip_special_tokens=True).encode())
+    return folder
 
 
 def recommended(model: str, corpus: Path, place: Path) -> dict[str, Any]:
@@ -74,7 +84,7 @@ def loss_on(model: Path | str, text: Path | None) -> float | None:
 def main(model: str, folder: Path, text: Path | None) -> None:
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = sampled(model, folder / "stories.jsonl")
+    corpus = sampled(model, folder / "stories")
     best = recommended(model, corpus, folder / "atlas")
     changes = {
         f"p-RoPE, p = {best['p']:.3f} (recommended)": dict(position="p-rope", fraction=best["p"]),
@@ -86,7 +96,7 @@ def main(model: str, folder: Path, text: Path | None) -> None:
         config = from_dict(
             {
                 "model": {"from": model, **change},
-                "data": dict(corpus=str(corpus), held_out=0.2),
+                "data": dict(corpus=str(corpus), held_out=0.1),
                 "training": TRAINING,
                 "monitor": dict(every=100, sequences=2),
             }
