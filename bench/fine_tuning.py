@@ -41,7 +41,8 @@ SMALLER = 0.25
 def sampled(model: str, folder: Path) -> Path:
     """Stories that the model writes, at temperature 1, a file each; what is there is not written again."""
     folder.mkdir(parents=True, exist_ok=True)
-    loaded = tokenizer = None
+    loaded: Any = None
+    tokenizer: Any = None
     for begin in range(0, STORIES, ROWS):
         if (folder / f"{begin + ROWS - 1:04d}.txt").is_file():
             continue

@@ -17,18 +17,18 @@ from armillary.anatomy.random_positions import SETTING, random_positions_of
 ROTARY, ALIBI, TABLE = "armillary_rotary", "armillary_alibi", "armillary_table"
 NORM = "armillary_norm"
 
-SENTENCES = {
-    ROTARY: "plain transformers would rotate with all frequencies",
-    SETTING: "plain transformers would place tokens at 0, 1, 2, ...",
-    ALIBI: "plain transformers would leave out ALiBi",
-    TABLE: "plain transformers would leave out the learned positions",
-    NORM: "plain transformers would put the norms before attention and MLP",
+OTHERWISE = {
+    ROTARY: "rotate with all frequencies",
+    SETTING: "place tokens at 0, 1, 2, ...",
+    ALIBI: "leave out ALiBi",
+    TABLE: "leave out the learned positions",
+    NORM: "put the norms before attention and MLP",
 }
 
 
 def beyond_transformers(config: Any) -> list[str]:
-    """What plain transformers would do otherwise with this configuration; empty if it loads the model as it is."""
-    return [sentence for name, sentence in SENTENCES.items() if getattr(config, name, None)]
+    """What plain transformers would do otherwise with this configuration, each after 'plain transformers would'."""
+    return [words for name, words in OTHERWISE.items() if getattr(config, name, None)]
 
 
 def as_trained(anatomy: Anatomy, config: Any) -> Anatomy:

@@ -70,11 +70,13 @@ def _say(folder: Path, several: bool, result: Any) -> None:
     from armillary.training.seeds import runs_in
 
     models = [run / "model" for run in runs_in(folder)]
-    where = f"{models[0]} and {len(models) - 1} others" if len(models) > 1 else str(models[0])
-    typer.echo(f"{folder}: the model is in {where}, the curves in {folder / 'figure.html'}")
+    model = (
+        f"the {len(models)} models are in {folder / 'seed-*' / 'model'}" if several else f"the model is in {models[0]}"
+    )
+    typer.echo(f"{folder}: {model}, the curves in {folder / 'figure.html'}")
     otherwise = beyond_transformers(load_config(models[0]))
     if otherwise:
-        typer.echo(f"Load it with armillary.load: {', and '.join(otherwise)}.")
+        typer.echo(f"Load it with armillary.load: plain transformers would {' and '.join(otherwise)}.")
     if several:
         return
     if "start" in result:

@@ -115,7 +115,9 @@ def learning_rate(settings: TrainSettings, step: int) -> float:
     begin = settings.warmup
     if settings.schedule == "wsd":
         begin = max(begin, round(settings.steps * (1 - settings.decay)))
-    done = max(0.0, (step - begin) / max(1, settings.steps - begin))
+        if step <= begin:
+            return high
+    done = (step - begin) / max(1, settings.steps - begin)
     share = 0.5 * (1 + math.cos(math.pi * done)) if settings.schedule == "cosine" else 1 - done
     return low + (high - low) * share
 

@@ -101,7 +101,8 @@ def change_position(model: Any, shape: ModelConfig, length: int, seed: int) -> N
         return
     if beyond_transformers(inner.config):
         raise ArmillaryError(
-            f"this model has a position scheme of its own already ({beyond_transformers(inner.config)[0]})",
+            "this model has a position scheme of its own already (plain transformers would "
+            f"{beyond_transformers(inner.config)[0]})",
             advice="leave out the position, or continue from a plain model",
         )
     if position in ("alibi", "learned", "none"):
