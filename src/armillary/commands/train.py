@@ -81,10 +81,9 @@ def _say(folder: Path, several: bool, result: Any) -> None:
         return
     if "start" in result:
         before, changed = result["start"]["held_out_before"], result["start"]["held_out_changed"]
-        typer.echo(
-            f"Held-out loss {before:.4f} before, {changed:.4f} right after the change, "
-            f"{result['held_out_loss']:.4f} after {result['steps']} steps."
-        )
+        after_change = "" if before == changed else f"{changed:.4f} right after the change, "
+        loss, steps = result["held_out_loss"], result["steps"]
+        typer.echo(f"Held-out loss {before:.4f} before, {after_change}{loss:.4f} after {steps} steps.")
     if result["monitor_overhead"] > 0:
         typer.echo(f"The monitor took {result['monitor_overhead']:.1%} of the time.")
 
