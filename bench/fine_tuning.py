@@ -97,7 +97,7 @@ def main(model: str, folder: Path, text: Path | None) -> None:
         config = from_dict(
             {
                 "model": {"from": model, **change},
-                "data": dict(corpus=str(corpus), held_out=0.1),
+                "data": dict(corpus=str(corpus), held_out=0.05),
                 "training": TRAINING,
                 "monitor": dict(every=100, sequences=2),
             }
@@ -114,6 +114,11 @@ def main(model: str, folder: Path, text: Path | None) -> None:
             }
         )
         print(rows[-1], flush=True)
+        write_record(model, text, best, rows)
+
+
+def write_record(model: str, text: Path | None, best: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the results so far."""
     record = {
         "model": Path(model).name,
         "recommended": best,
