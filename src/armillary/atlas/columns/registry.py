@@ -13,6 +13,14 @@ from armillary.atlas.columns.heads import HEADS
 from armillary.atlas.columns.layers import LAYERS
 from armillary.atlas.columns.matrices import MATRICES
 from armillary.atlas.columns.rotary import BANDS, KINDS
+from armillary.atlas.columns.timelines import (
+    BIRTHS,
+    BIRTHS_COMPARED,
+    CHECKPOINTS,
+    CURVES_COMPARED,
+    FIRST_BIRTHS,
+    STEPS,
+)
 from armillary.errors import ArmillaryError, unknown
 
 if TYPE_CHECKING:
@@ -22,7 +30,10 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES)
+    for table in (
+        *(HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES),
+        *(CHECKPOINTS, BIRTHS, STEPS, BIRTHS_COMPARED, FIRST_BIRTHS, CURVES_COMPARED),
+    )
 }
 
 REPORT_SETS: tuple[ReportSet, ...] = get_args(ReportSet)
