@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +148,9 @@ class TestSources:
             with pytest.raises(arm.ArmillaryError, match=said):
                 find_checkpoints(*wrong)  # type: ignore[arg-type]
 
-    def test_a_finished_model_later_than_the_last_checkpoint_is_one_more(self, run_folder: Path, tmp_path: Path) -> None:
+    def test_a_finished_model_later_than_the_last_checkpoint_is_one_more(
+        self, run_folder: Path, tmp_path: Path
+    ) -> None:
         run = tmp_path / "run"
         shutil.copytree(run_folder, run)
         save(run / "model", 20.0)
@@ -191,7 +192,7 @@ class TestFailures:
     def test_all_failed(self, tmp_path: Path) -> None:
         save(tmp_path / "run" / "checkpoints" / "step-00000000", 1.0)
         (tmp_path / "run/checkpoints/step-00000000/model.safetensors").write_bytes(b"no")
-        with pytest.raises(arm.ArmillaryError, match="model.safetensors"):
+        with pytest.raises(arm.ArmillaryError, match=r"model\.safetensors"):
             arm.timeline(tmp_path / "run", corpus=FAMILY_TOKENS, **SETTINGS)
 
     def test_another_shape_and_another_tokenizer_are_failures(self, tmp_path: Path) -> None:
@@ -253,16 +254,11 @@ class Stopping(Progress):
             raise KeyboardInterrupt
 
 
-@pytest.fixture
-def stops() -> Iterator[tuple[int, ...]]:
-    yield (1, 9)
-
-
 def test_a_stopped_timeline_continues_to_the_same_bits(
-    run_folder: Path, finished: arm.Timeline, tmp_path: Path, stops: tuple[int, ...]
+    run_folder: Path, finished: arm.Timeline, tmp_path: Path
 ) -> None:
     options: Any = dict(corpus=FAMILY_TOKENS, out=tmp_path / "out", **SETTINGS)
-    for after in stops:
+    for after in (1, 9):
         with pytest.raises(KeyboardInterrupt):
             arm.timeline(run_folder, progress=Stopping(after), **options)
     assert files(arm.timeline(run_folder, **options).path) == files(finished.path)
