@@ -79,7 +79,7 @@ class TestTheStore:
                     ours[name].to_numpy(), theirs[name].to_numpy(np.float32, na_value=np.nan), err_msg=name
                 )
             layers = finished.layers.sel(checkpoint=step)
-            for name in layers.data_vars:
+            for name in map(str, layers.data_vars):
                 np.testing.assert_array_equal(
                     layers[name].to_numpy(), atlas.layers[name].to_numpy(np.float32, na_value=np.nan)
                 )
@@ -146,7 +146,7 @@ class TestSources:
             (([tmp_path], None), "without checkpoints"),
         ):
             with pytest.raises(arm.ArmillaryError, match=said):
-                find_checkpoints(*wrong)  # type: ignore[arg-type]
+                find_checkpoints(*wrong)
 
     def test_a_finished_model_later_than_the_last_checkpoint_is_one_more(
         self, run_folder: Path, tmp_path: Path
@@ -196,8 +196,8 @@ class TestFailures:
             arm.timeline(tmp_path / "run", corpus=FAMILY_TOKENS, **SETTINGS)
 
     def test_another_shape_and_another_tokenizer_are_failures(self, tmp_path: Path) -> None:
-        for name in ("a", "b", "c"):
-            save(tmp_path / name, 1.0 + len(name))
+        for scale, name in enumerate(("a", "b", "c"), 1):
+            save(tmp_path / name, float(scale))
             letters().save_pretrained(tmp_path / name)
         shallow = LlamaConfig(**{**sample_model("llama").config.to_dict(), "num_hidden_layers": 2})
         LlamaForCausalLM(shallow).save_pretrained(tmp_path / "c")

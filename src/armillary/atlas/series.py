@@ -60,7 +60,8 @@ def series_changes(atlases: "Sequence[Atlas]", most: int = MOST) -> pd.DataFrame
     empty = pd.DataFrame(columns=["layer", "head", "measure", *columns, "range", "size"])
     table = pd.concat([part for part in parts if len(part)] or [empty])
     order = ["size", "layer", "head", "measure"]
-    return table.sort_values(order, ascending=[False, True, True, True], ignore_index=True).head(most)
+    largest: pd.DataFrame = table.sort_values(order, ascending=[False, True, True, True], ignore_index=True).head(most)
+    return largest
 
 
 def atlas_columns(count: int) -> list[str]:

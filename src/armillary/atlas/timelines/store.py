@@ -116,7 +116,7 @@ def _stacked(values: list[Any]) -> Any:
     return np.stack([missing if value is None else value for value in values])
 
 
-def _number(value: float | int | None) -> float:
+def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
