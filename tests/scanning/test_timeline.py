@@ -17,6 +17,8 @@ from armillary.progress import Progress
 from armillary.scanning.checkpoints import find_checkpoints, logged, read_loss, tokens_per_step
 from conftest import FAMILY_TOKENS as ALL_TOKENS
 from handmade import letters
+from hub import commit_of, serving
+from program import fresh_python, several
 
 FAMILY_TOKENS = ALL_TOKENS[:8]
 SETTINGS: dict[str, Any] = dict(streams=("attention", "patterns", "positions"), batch=4, shard=4)
@@ -273,3 +275,96 @@ def test_new_checkpoints_are_added(run_folder: Path, finished: arm.Timeline, tmp
     assert arm.timeline(run, **options).steps.tolist() == [0, 10]
     shutil.move(tmp_path / "later", run / "checkpoints" / "step-00000020")
     assert files(arm.timeline(run, **options).path) == files(finished.path)
+
+
+KILLED = """
+import json, os, signal, sys
+import torch
+torch.set_num_threads(1)
+import armillary as arm
+from armillary.atlas.timelines import store
+from armillary.progress import Progress
+from armillary.scanning.timeline_folder import TimelineFolder
+
+run, out, tokens, settings = json.loads(sys.argv[1])
+options = dict(corpus=torch.tensor(tokens), out=out, **{**settings, "streams": tuple(settings["streams"])})
+
+def die(*anything):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class InAScan(Progress):
+    left = 3
+    def advance(self, count=1, worker=None):
+        self.left -= 1
+        if self.left < 0:
+            die()
+
+def in_a_scan():
+    arm.timeline(run, progress=InAScan(), **options)
+
+def before_the_second_rows_are_saved():
+    keep = TimelineFolder.keep
+    TimelineFolder.keep = lambda self, rows: die() if rows.facts["step"] else keep(self, rows)
+    arm.timeline(run, **options)
+
+def while_the_store_is_written():
+    store.write_manifest = die
+    arm.timeline(run, **options)
+
+def when_the_store_is_written():
+    TimelineFolder.done = die
+    arm.timeline(run, **options)
+
+ended = []
+for place in (in_a_scan, before_the_second_rows_are_saved, while_the_store_is_written, when_the_store_is_written):
+    child = os.fork()
+    if child == 0:
+        place()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    ended.append([place.__name__, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, sorted(os.listdir(out))])
+arm.timeline(run, **options)
+print(json.dumps(ended))
+"""
+
+
+def test_killed_in_four_places_it_resumes_to_the_same_bits(
+    run_folder: Path, finished: arm.Timeline, tmp_path: Path
+) -> None:
+    """SIGKILL in a scan, between two checkpoints, in the middle of the store, and after it."""
+    settings = {**SETTINGS, "streams": list(SETTINGS["streams"])}
+    out = tmp_path / "out"
+    ended = fresh_python(KILLED, json.dumps([str(run_folder), str(out), FAMILY_TOKENS.tolist(), settings]))
+    assert [signal for _, signal, _ in ended] == [9, 9, 9, 9]
+    assert ["timeline.zarr" in there for _, _, there in ended] == [False, False, False, True]
+    assert files(out / "timeline.zarr") == files(finished.path)
+    assert sorted(path.name for path in out.iterdir()) == ["timeline.json", "timeline.json.sha256", "timeline.zarr"]
+
+
+def test_revisions_of_a_hub_id(run_folder: Path, finished: arm.Timeline, tmp_path: Path) -> None:
+    """Through the stand-in of the hub, by the command: the numbers of the folders, and a revision that is missing."""
+    folders = {("someone/tiny", f"step{step}"): run_folder / "checkpoints" / f"step-{step:08d}" for step in (0, 10, 20)}
+    line = ["timeline", "someone/tiny", "--revisions", "step20,step0,step5,step10", "--corpus", "builtin:random"]
+    line += [
+        "--out",
+        str(tmp_path / "out"),
+        "--length",
+        "24",
+        "--limit",
+        "8",
+        "--streams",
+        "attention,patterns",
+        "--json",
+    ]
+    with serving(folders) as (address, _):
+        (ran,) = several([line], HF_HOME=str(tmp_path / "home"), HF_ENDPOINT=address)
+    assert ran.returncode == 0, ran.stderr
+    shown = json.loads(ran.stdout)
+    assert [row["checkpoint"] for row in shown["checkpoints"]] == [0, 10, 20]
+    assert [entry["name"] for entry in shown["failed"]] == ["step5"]
+    timeline = arm.open_timeline(tmp_path / "out")
+    weights = [facts["weights"] for facts in timeline.attrs["checkpoints"]]
+    assert weights == [facts["weights"] for facts in finished.attrs["checkpoints"]]
+    assert [facts["revision"] for facts in timeline.attrs["checkpoints"]] == [
+        commit_of("someone/tiny", f"step{step}") for step in (0, 10, 20)
+    ]

@@ -50,7 +50,7 @@ def timeline_page(timeline: "Timeline") -> Page:
     columns = page_columns(timeline)
     notes = [Words(sentence(note)) for note in timeline.attrs.get("notes", [])]
     sections = [
-        Section("time", "Heads through time", [TimeSlider(columns, unit, [f"{step:,}" for step in timeline.steps])]),
+        Section("through", "Heads through time", [TimeSlider(columns, unit, [f"{step:,}" for step in timeline.steps])]),
         Section(
             "births",
             "Births",

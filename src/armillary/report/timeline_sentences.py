@@ -41,7 +41,8 @@ def births_sentence(timeline: "Timeline") -> str:
 def _appears(row: Any, unit: str) -> str:
     heads, born, name = int(row["heads"]), int(row["birth"]), f"L{row['layer']}H{row['head']}"
     if heads == 1:
-        return f"a {row['label']} head ({name}) at {unit} {born:,}"
+        article = "an" if str(row["label"])[0] in "aeiou" else "a"
+        return f"{article} {row['label']} head ({name}) at {unit} {born:,}"
     return f"{heads} {row['label']} heads, the first ({name}) at {unit} {born:,}"
 
 

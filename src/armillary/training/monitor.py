@@ -181,8 +181,8 @@ class Monitor:
 
     Snapshots go to the JSON-lines file `log` if given, to `trackers`, and to wandb or trackio if a run is open.
     `on_warning` is called once for each collapse. `overhead` is the monitor's share of the time since its first
-    call. `timeline` is a folder, or a TimelineWriter with its own settings: every snapshot also scans the tokens and adds
-    the tables of heads and layers to the timeline there, so that `open_timeline` shows births without any checkpoint.
+    call. `timeline` is a folder, or a TimelineWriter with its own settings: every snapshot also scans the tokens and
+    adds the tables of heads and layers to the timeline there, so that births are known without any checkpoint.
     """
 
     model: nn.Module

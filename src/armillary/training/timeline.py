@@ -18,7 +18,6 @@ from armillary.scanning.timeline_folder import TimelineFolder
 from armillary.text.loss import chosen_loss
 
 
-
 class TimelineWriter:
     """Adds the heads and layers tables of a model, as it is at a step, to the timeline in `folder`.
 
