@@ -95,12 +95,16 @@ class TestTheStore:
 
     def test_damage_is_an_error_that_names_the_array(self, tmp_path: Path) -> None:
         timeline = story(tmp_path)
+        assert arm.check(tmp_path).whole
         chunk = next((timeline.path / "heads" / "induction_score").rglob("c/*/*/*"))
         data = bytearray(chunk.read_bytes())
         data[-1] ^= 1
         chunk.write_bytes(data)
         with pytest.raises(arm.ArmillaryError, match=r"heads/induction_score of .* is damaged"):
             _ = arm.open_timeline(tmp_path).heads
+        checked = arm.check(tmp_path)
+        assert (checked.kind, checked.whole) == ("timeline", False)
+        assert [damage.array for damage in checked.damage] == ["heads/induction_score"]
         (timeline.path / "zarr.json").write_text("{}")
         with pytest.raises(arm.ArmillaryError, match="damaged"):
             arm.open_timeline(tmp_path)

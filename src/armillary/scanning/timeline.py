@@ -7,6 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+from jaxtyping import Shaped
+
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.identity import folder_identity
 from armillary.anatomy.loading import tokenizer_of
@@ -167,7 +170,7 @@ class _Timeline:
                 every[checkpoint.name] = rows
         if not every:
             raise ArmillaryError(f"no checkpoint could be scanned: {self.failed[0]['name']}: {self.failed[0]['why']}")
-        write_timeline(folder.out, list(every.values()), self._about(every), read_loss(self.series.run))
+        write_timeline(folder.out, list(every.values()), self._about(every), self.log)
         folder.done()
         if not self.keep_atlases:
             shutil.rmtree(folder.out / "atlases", ignore_errors=True)
@@ -294,12 +297,21 @@ class _Timeline:
 
     def _from_log(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """What the run says about a step: loss, held-out loss, tokens."""
-        log, per_step = read_loss(self.series.run), tokens_per_step(self.series.run)
+        per_step = self.tokens_per_step
         return {
-            "logged_loss": logged(log, "loss", checkpoint.step),
-            "held_out_loss": logged(log, "held_out", checkpoint.step),
+            "logged_loss": logged(self.log, "loss", checkpoint.step),
+            "held_out_loss": logged(self.log, "held_out", checkpoint.step),
             "tokens": None if per_step is None or checkpoint.step is None else per_step * checkpoint.step,
         }
+
+    @cached_property
+    def log(self) -> dict[str, Shaped[np.ndarray, "row"]] | None:
+        """The log of the run, as it was when the timeline began."""
+        return read_loss(self.series.run)
+
+    @cached_property
+    def tokens_per_step(self) -> int | None:
+        return tokens_per_step(self.series.run)
 
     def _identity(self, checkpoint: Checkpoint) -> str:
         """What distinguishes a checkpoint without loading it: the bytes of its files, or its hub id and revision."""
