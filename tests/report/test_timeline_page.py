@@ -11,7 +11,7 @@ import pytest
 from armillary.atlas.timelines.timeline import Timeline
 from armillary.report.timeline import timeline_html, write_timeline_page
 from armillary.report.timeline_sentences import births_sentence, change_sentence, loss_sentence
-from browser import chromium, opened, violations
+from browser import PATIENCE, chromium, opened, violations
 from timelines import STEPS, story
 
 
@@ -76,7 +76,7 @@ def test_the_slider_moves_by_keyboard_and_shows_the_heads_of_that_step(
         assert view.locator("#time-before").is_disabled()
         view.locator("#time-next").click()
         assert view.locator("#time-now").text_content() == "step 10"
-        view.get_by_label("Curves of").select_option("prev_mass")
+        view.locator("#time-column").select_option("prev_mass")
         lines = view.evaluate("document.getElementById('time-curves').data.map((t) => [t.name, t.customdata[0], t.y])")
         (induction,) = [y for name, head, y in lines if name == "induction"]
         assert induction[:5] == pytest.approx([0.01, 0.01, 0.01, 0.4, 0.4])
@@ -84,5 +84,9 @@ def test_the_slider_moves_by_keyboard_and_shows_the_heads_of_that_step(
         assert len(births) == 3
         assert violations(view) == []
         view.set_viewport_size({"width": 800, "height": 900})
+        for _ in range(10 * PATIENCE):  # figures follow the window in their own time
+            if view.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+                break
+            view.wait_for_timeout(100)
         assert view.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert complaints.all == []

@@ -128,12 +128,12 @@ def _print(result: "Timeline", column: str | None, head: str | None, rows: int) 
     from armillary.report.timeline_sentences import summary
     from armillary.terminal import tables
 
-    for line in summary(result):
-        typer.echo(line)
     if column is not None:
         curve = result.curve(column, head=head).reset_index()
         tables.show(curve, title=f"{column} by {result.unit}")
         return
+    for line in summary(result):
+        typer.echo(line)
     tables.show(result.checkpoints, title="Checkpoints")
     births = result.births
     if head is not None:
