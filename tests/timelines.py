@@ -48,7 +48,7 @@ def story_rows(steps: tuple[int, ...] = STEPS, later: int = 0, **columns: Any) -
             "loss": 7.0 - at,
             "tokens": 100 * step,
         }
-        heads = {"significant": sure, "induction_score": score, "prev_mass": score / 2}
+        heads: dict[str, Any] = {"significant": sure, "induction_score": score, "prev_mass": score / 2}
         heads |= {name: np.asarray(values[number], np.float32) for name, values in columns.items()}
         rows.append(
             CheckpointRows(facts, heads, {"label": label}, {"pos_share": np.array([0.1, 0.2, 0.3], np.float32)})
@@ -69,6 +69,6 @@ ABOUT: dict[str, Any] = {
 def story(folder: Path, later: int = 0, about: dict[str, Any] | None = None, **columns: Any) -> Timeline:
     """The timeline of the story, with a log."""
     folder.mkdir(parents=True, exist_ok=True)
-    log = {"step": np.arange(80), "loss": np.linspace(7, 2, 80).astype(np.float32)}
+    log: dict[str, Any] = {"step": np.arange(80), "loss": np.linspace(7, 2, 80).astype(np.float32)}
     write_timeline(folder, story_rows(later=later, **columns), {**ABOUT, **(about or {})}, log)
     return open_timeline(folder)

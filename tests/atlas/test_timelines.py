@@ -140,10 +140,10 @@ class TestTwo:
         a, b = story(tmp_path / "a"), story(tmp_path / "b", later=1)
         compared = arm.compare(a, b)
         assert compared.scans == []
-        first = compared.first_births.set_index("label")
-        assert first.loc["induction"].to_list() == [40, 1, 80, 1, 40]
-        heads = compared.births.set_index(["layer", "head"])
-        assert heads.loc[(0, 0), ["birth_a", "birth_b", "later"]].to_list() == [20, 40, 20]
+        first = {row["label"]: row for row in compared.first_births.to_dict("records")}["induction"]
+        assert [first[name] for name in ("first_a", "heads_a", "first_b", "heads_b", "later")] == [40, 1, 80, 1, 40]
+        heads = {(row["layer"], row["head"]): row for row in compared.births.to_dict("records")}[0, 0]
+        assert [heads[name] for name in ("birth_a", "birth_b", "later")] == [20, 40, 20]
         top = compared.curves.iloc[0]
         assert (top["layer"], top["head"], top["at"]) == (1, 0, 40)
         assert top["measure"] in ("induction_score", "prev_mass")

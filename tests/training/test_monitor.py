@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import armillary as arm
@@ -198,7 +197,7 @@ def test_a_timeline_while_training_is_that_of_the_checkpoints(tmp_path: Path) ->
     tokens = torch.randint(5, 99, (4, 24), generator=torch.Generator().manual_seed(1))
     settings: dict[str, Any] = dict(streams=("attention", "patterns"), shard=4)
 
-    def run(monitor_too: bool) -> nn.Module:
+    def run(monitor_too: bool) -> Any:
         torch.manual_seed(0)
         model = sample_model("llama").train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
