@@ -1,13 +1,17 @@
 """The commands timeline, compare and report on timelines and several atlases, as people type them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import armillary as arm
+from armillary.anatomy.samples import sample_model
+from armillary.atlas.series import series_changes
+from armillary.report.series import largest_sentence
 from armillary.training import bundled as bundled_models
-from conftest import FAMILY_TOKENS, Atlases
+from conftest import FAMILY_TOKENS
 from program import complaint, run
 from timelines import story
 
@@ -66,23 +70,27 @@ def test_compare_takes_two_timelines(folder: Path, tmp_path: Path) -> None:
     assert "is not a timeline" in complaint("compare", folder, tmp_path)
 
 
-def test_a_report_of_several_atlases(atlases: Atlases, tmp_path: Path) -> None:
-    places = [atlases.family(name).path.parent for name in ("llama", "qwen3")]
-    third = arm.scan(
-        arm.load(_sample(tmp_path)),
-        FAMILY_TOKENS,
-        out=tmp_path / "third",
-        streams=("attention", "patterns", "positions"),
-    )
-    ran = run("report", *places, third.path.parent, "--out", tmp_path / "series.html")
+def test_a_report_of_several_atlases(tmp_path: Path) -> None:
+    """Three models of one shape; the counts of labels and the largest change are those of the atlases."""
+    tokens = FAMILY_TOKENS[:6]
+    scanned = []
+    for number, family in enumerate(("llama", "mistral", "qwen3")):
+        out = tmp_path / str(number)
+        scanned.append(arm.scan(sample_model(family), tokens, out=out, streams=("attention", "patterns"), shard=6))
+    page = tmp_path / "series.html"
+    ran = run("report", *(atlas.path.parent for atlas in scanned), "--out", page)
     assert ran.returncode == 0, ran.stderr
-    text = (tmp_path / "series.html").read_text()
-    assert "3 atlases side by side" in text
-    assert 'data-table="series_labels"' in text
-
-
-def _sample(place: Path) -> Path:
-    from armillary.anatomy.samples import sample_model
-
-    sample_model("mistral").save_pretrained(place / "model")
-    return place / "model"
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.S)[1])  # type: ignore[index]
+    table = {column["name"]: column["values"] for column in data["tables"]["series_labels"]["columns"]}
+    for number, atlas in enumerate(scanned, 1):
+        counts = atlas.heads["label"].value_counts()
+        assert table[f"atlas_{number}"] == [counts.get(label, 0) for label in table["label"]]
+    changes = series_changes(scanned)
+    top = changes.iloc[0]
+    values = [
+        float(atlas.heads.set_index(["layer", "head"])[top["measure"]].loc[top["layer"], top["head"]])
+        for atlas in scanned
+    ]
+    assert top[["atlas_1", "atlas_2", "atlas_3"]].to_list() == values
+    assert top["range"] == max(values) - min(values)
+    assert largest_sentence(changes, ["a", "b", "c"]).startswith(f"Over the series, {top['measure']} of head")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 from jaxtyping import Float, Shaped
+from safetensors.numpy import load, save
 
 from armillary.atlas.columns import kind_of
 from armillary.errors import ArmillaryError
@@ -124,8 +125,6 @@ def _blank(heads: "pd.DataFrame") -> Shaped[np.ndarray, "layer head"]:
 
 def to_bytes(rows: CheckpointRows) -> bytes:
     """The rows as the bytes of a safetensors file; facts and words are its metadata."""
-    from safetensors.numpy import save
-
     arrays = {f"heads/{name}": np.ascontiguousarray(values) for name, values in rows.heads.items()}
     arrays |= {f"layers/{name}": np.ascontiguousarray(values) for name, values in rows.layers.items()}
     words = {name: values.tolist() for name, values in rows.words.items()}
@@ -135,8 +134,6 @@ def to_bytes(rows: CheckpointRows) -> bytes:
 
 def from_bytes(data: bytes) -> CheckpointRows:
     """The reverse of to_bytes."""
-    from safetensors.numpy import load
-
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     arrays = load(data)
     words = {name: np.array(values, object) for name, values in json.loads(header["words"]).items()}
