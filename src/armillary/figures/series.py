@@ -43,7 +43,7 @@ def label_maps(
     layers, heads = labels[0].shape
     figure.update_xaxes(dtick=max(1, heads // 8), showgrid=False, zeroline=False)
     figure.update_yaxes(dtick=max(1, layers // 8), showgrid=False, zeroline=False, autorange="reversed")
-    figure.update_layout(legend=dict(orientation="h", y=-0.08, x=0))
+    figure.update_layout(legend=dict(orientation="h", y=-0.08, x=0), showlegend=True)
     return styled(figure, "Labels of every head", height=max(320, rows * (map_height(layers) - 60)))
 
 
@@ -61,7 +61,8 @@ def label_bars(counts: pd.DataFrame, titles: list[str]) -> go.Figure:
             customdata=[escape(title) for title in titles],
             hovertemplate=f"%{{customdata}}<br>{label}: %{{y}}<extra></extra>",
         )
-    figure.update_layout(barmode="stack", legend=dict(orientation="h", y=1.02, yanchor="bottom", x=0))
+    legend = dict(orientation="h", y=1.02, yanchor="bottom", x=0)
+    figure.update_layout(barmode="stack", legend=legend, showlegend=True)
     figure.update_xaxes(title="atlas", type="category")
     figure.update_yaxes(title="heads")
     return styled(figure, "Heads by label", height=320)

@@ -38,9 +38,12 @@ def series_page(atlases: "Sequence[Atlas]") -> Page:
         ),
         Card(
             f"From the first to the last: {_small(sentences.position_changed(first.heads, last.heads).text)}",
-            Picture(lines, "The five heads that change most; in units of the measure's spread.") if lines else None,
+            None,
         ),
-        Card(largest_sentence(changes, names), None),
+        Card(
+            largest_sentence(changes, names),
+            Picture(lines, "The five largest changes, in units of the measure's spread over heads.") if lines else None,
+        ),
     ]
     sections = [
         Section("atlases", "The atlases", [*_atlases(atlases, numbered)]),
@@ -91,7 +94,10 @@ def _atlases(atlases: "Sequence[Atlas]", numbered: list[str]) -> list[Block]:
     rows = {name: size(atlas) for name, atlas in zip(numbered, atlases, strict=True)}
     lines: list[Block] = [Pairs(rows)]
     for number, (before, after) in enumerate(pairwise(atlases), 1):
-        differing = [line for line in compare(before, after).scans if not line.startswith("model name")]
+        scans = compare(before, after).scans
+        differing = [line for line in scans if not line.startswith(("model name", "model title", "model config"))]
+        if any(line.startswith("model config") for line in scans):
+            differing.append("the configuration differs")
         if differing:
             lines.append(Words(sentence(f"From {number} to {number + 1}: {'; '.join(differing[:4])}")))
     return lines
