@@ -151,7 +151,7 @@ def tokens_per_step(run: Path | None) -> int | None:
     if run is None or not (run / "run.json").is_file():
         return None
     training = read_record(run / "run.json", _Settings, REMEDY).get("training", {})
-    sizes = [training.get("batch"), training.get("length"), training.get("accumulate", 1)]
+    sizes = [training.get("batch"), training.get("length")]  # accumulated gradients share one batch
     if not all(isinstance(size, int) for size in sizes):
         return None
     return int(np.prod(sizes))
