@@ -155,7 +155,8 @@ def filled_elsewhere(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
         table = observed_heads(bart, part=part, input_ids=ids, decoder_input_ids=ids[:, :5])
         yield "observed", "armillary.probe.observed", table
     vit = sample_model("vit")
-    yield "observed", "armillary.probe.observed", observed_heads(vit, **some_images(vit, arm.describe(vit)))
+    images: dict[str, Any] = some_images(vit, arm.describe(vit))
+    yield "observed", "armillary.probe.observed", observed_heads(vit, **images)
     for name, make in (("series", series_changes), ("series_labels", series_labels), ("series_layers", series_layers)):
         yield name, "armillary.atlas.series", make([atlas, other, atlas])
     yield from filled_by_timelines(place)
