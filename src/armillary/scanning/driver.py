@@ -160,6 +160,7 @@ class Run:
             first,
             sample=settings["second_pass"],
             seed=settings["seed"],
+            vocabulary=self.sequences.vocabulary,
         )
 
     def _finite_sequences(self, place: ScanFolder, shards: Sequence[Shard]) -> Any:

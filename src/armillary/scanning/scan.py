@@ -24,6 +24,7 @@ from armillary.scanning.options import ScanOptions, ScanSettings
 from armillary.scanning.settings import LENGTH, scan_settings, wanted_of
 from armillary.streams.resting import most_seen
 from armillary.text.sequences import Sequences, check_corpus, read_sequences, refuse_too_many, token_sequences
+from armillary.text.vocabulary import vocabulary_of
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray
 
@@ -171,4 +172,5 @@ def _with_token_names(sequences: Sequences, tokenizer: Any, settings: ScanSettin
         return sequences
     causal = all(layer.causal for layer in facts.anatomy.layers)
     counted = most_seen(sequences.tokens[: settings["second_pass"]], causal)
-    return replace(sequences, token_names={str(token): str(tokenizer.decode([token])) for token in counted})
+    names = {str(token): str(tokenizer.decode([token])) for token in counted}
+    return replace(sequences, token_names=names, vocabulary=vocabulary_of(tokenizer, facts.anatomy.vocabulary))
