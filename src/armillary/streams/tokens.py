@@ -83,7 +83,8 @@ class TokenReading:
         return added | heavy_pairs.joined(a, b) | best_examples(a, b, a["texts"])
 
     def finish(self, state: State) -> dict[str, Tensor]:
-        gain, lift, error = heavy_pairs.lift_and_error(state["token"][..., :5], state["token_texts"])
+        texts = state["token_texts"].expand(state["token"].shape[:-1])
+        gain, lift, error = heavy_pairs.lift_and_error(state["token"][..., :5], texts)
         latest = state["token"][..., 5] - state["token"][..., 6]
         results = {"token_gain": gain, "token_lift": lift, "token_se": error, "token_latest_gain": latest}
         results |= {name: state[name] for name in ("token_count", "token_texts")}

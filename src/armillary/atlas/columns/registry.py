@@ -13,6 +13,7 @@ from armillary.atlas.columns.heads import HEADS
 from armillary.atlas.columns.layers import LAYERS
 from armillary.atlas.columns.matrices import MATRICES
 from armillary.atlas.columns.rotary import BANDS, KINDS
+from armillary.atlas.columns.tokens import EVIDENCE, EXAMPLES, PAIRS, RELATIONS, TOKENS, WRITES
 from armillary.errors import ArmillaryError, unknown
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES)
+    for table in (
+        *(HEADS, LAYERS, MATRICES, TOKENS, PAIRS, RELATIONS, EXAMPLES, WRITES, EVIDENCE),
+        *(LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES),
+    )
 }
 
 REPORT_SETS: tuple[ReportSet, ...] = get_args(ReportSet)
