@@ -17,11 +17,13 @@ from armillary.commands import (
     columns,
     convert,
     experiment,
+    head,
     intervene,
     labels,
     map,
     merge,
     model,
+    relation,
     report,
     rope,
     scan,
@@ -75,6 +77,7 @@ PANELS = {
     "Look at a model": (
         scan.scan,
         map.map_attention,
+        relation.relation,
         model.inspect,
         weights.weights,
         scan.demo,
@@ -84,7 +87,8 @@ PANELS = {
     ),
     "Look at an atlas": (
         atlas.heads,
-        atlas.show,
+        head.head,
+        head.find,
         view.view,
         report.report,
         atlas.layers,
@@ -111,6 +115,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         name = {"map_attention": "map"}.get(command.__name__)
         app.command(name=name, cls=Command, rich_help_panel=panel)(command)
+app.command(name="show", cls=Command, hidden=True)(head.head)  # its name before it told what a head reads
 app.add_typer(experiment.experiment, name="experiment", rich_help_panel="The papers")
 
 

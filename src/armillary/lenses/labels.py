@@ -128,12 +128,18 @@ def _null(
     null, threshold = dict(missing), dict(missing)
     for label, name in names.items():
         if name in draws_by_measure:
-            draws = draws_by_measure[name].transpose("layer", "draw", "head").to_numpy()
-            mean = draws.mean(1)
-            deviation = np.sqrt(draws.var(1, ddof=1).mean(-1, keepdims=True))
-            null[label] = mean.reshape(-1)
-            threshold[label] = np.maximum(draws.max(1), mean + DEVIATIONS * deviation).reshape(-1)
+            mean, least = random_threshold(draws_by_measure[name].transpose("layer", "draw", "head").to_numpy())
+            null[label], threshold[label] = mean.reshape(-1), least.reshape(-1)
     return null, threshold
+
+
+def random_threshold(
+    draws: Float[np.ndarray, "layer draw head"],
+) -> tuple[Float[np.ndarray, "layer head"], Float[np.ndarray, "layer head"]]:
+    """The mean of each head's draws, and what random heads do not reach."""
+    mean = draws.mean(1)
+    deviation = np.sqrt(draws.var(1, ddof=1).mean(-1, keepdims=True))
+    return mean, np.maximum(draws.max(1), mean + DEVIATIONS * deviation)
 
 
 def head_columns(atlas: "Atlas") -> pd.DataFrame:

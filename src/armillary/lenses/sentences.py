@@ -73,14 +73,14 @@ def reading_words(atlas: "Atlas") -> list[str]:
     token = {name: arrays[f"token_{name}"].to_numpy() for name in ("gain", "lift", "se", "latest_gain")}
     seen_in, ids = arrays["token_texts"].to_numpy(), arrays["read_token"].to_numpy()
     texts = float(min(atlas.settings["second_pass"], atlas.group("corpus").sizes["sequence"]))
+    sure = differs(relation["lift"], relation["se"], np.full(relation["lift"].shape, texts))
     said = []
     for layer, head in heads:
         whole = moved[layer, head]
 
         def most(name: str, whole: float = whole, at: tuple[int, int] = (layer, head)) -> bool:
             here = (*at, RELATIONS.index(name))
-            gain, lift, error = (relation[part][here] for part in ("gain", "lift", "se"))
-            return bool(gain > whole / 2 and differs(lift, error, np.array(texts)))
+            return bool(relation["gain"][here] > whole / 2 and sure[here])
 
         own = {name: values[layer, head] for name, values in token.items()}
         significant = differs(own["lift"], own["se"], seen_in[layer])
