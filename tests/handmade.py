@@ -192,8 +192,8 @@ TELLS = {
 
 @torch.no_grad()
 def telling_llama() -> LlamaForCausalLM:
-    """One layer of four heads over one-hot tokens: the last full stop, a copier and a suppressor that attend evenly, and
-    earlier mentions of the same token. The first and the last write nothing."""
+    """One layer of four heads over one-hot tokens: the last full stop, a copier and a suppressor that attend evenly,
+    and earlier mentions of the same token. The first and the last write nothing."""
     config = LlamaConfig(
         **dict(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=4, num_hidden_layers=1),
         **dict(num_attention_heads=4, num_key_value_heads=4, head_dim=E, max_position_embeddings=128),
@@ -238,6 +238,4 @@ def telling_tokenizer() -> PreTrainedTokenizerFast:
 def telling_text(sentences: int = 400, seed: int = 0) -> str:
     """Sentences of 3 to 8 random words."""
     generator = np.random.default_rng(seed)
-    return " ".join(
-        " ".join([*generator.choice(WORDS[2:], generator.integers(3, 9)), "."]) for _ in range(sentences)
-    )
+    return " ".join(" ".join([*generator.choice(WORDS[2:], generator.integers(3, 9)), "."]) for _ in range(sentences))

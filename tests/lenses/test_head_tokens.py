@@ -35,8 +35,10 @@ def test_a_head_that_attends_to_full_stops_is_a_delimiter_head_with_its_evidence
     head = told.head(0, 0)
     assert head.label == "delimiter"
     rule = head.evidence[(head.evidence["label"] == "delimiter") & (head.evidence["role"] == "rule")].iloc[0]
-    assert bool(rule["holds"]) and rule["value"] > rule["threshold"]
-    assert head.reads["text"].iloc[0] == "'.'" and head.reads["lift"].iloc[0] > 2
+    assert bool(rule["holds"])
+    assert rule["value"] > rule["threshold"]
+    assert head.reads["text"].iloc[0] == "'.'"
+    assert head.reads["lift"].iloc[0] > 2
     assert (head.reads["gain"].iloc[1:] < 0).all()
     strongest = max((token for token in head.examples[0].tokens if not token.is_query), key=lambda token: token.weight)
     assert strongest.text == "."
@@ -73,9 +75,7 @@ def test_random_heads_have_no_clear_pattern(tmp_path: Path) -> None:
 
 
 def test_a_lift_seen_in_one_text_differs_from_nothing_and_few_texts_need_more() -> None:
-    one, two, many = (
-        bool(differs(np.array(3.0), np.array(0.1), np.array(texts))) for texts in (1.0, 2.0, 100.0)
-    )
+    one, two, many = (bool(differs(np.array(3.0), np.array(0.1), np.array(texts))) for texts in (1.0, 2.0, 100.0))
     assert (one, two, many) == (False, False, True)
 
 
@@ -103,7 +103,9 @@ def test_copying_and_directions_are_those_of_the_dense_products(family: str) -> 
     for head in range(layer.heads):
         v, o = weights.v[layer.kv_head(head)].double(), weights.o[head].double()
         values = torch.linalg.eigvals(e @ v @ o @ u.T)
-        assert float(arrays["copying_score"][head]) == pytest.approx(float(values.real.sum() / values.abs().sum()), abs=1e-6)
+        assert float(arrays["copying_score"][head]) == pytest.approx(
+            float(values.real.sum() / values.abs().sum()), abs=1e-6
+        )
         left, energy, right = torch.linalg.svd(v @ o)
         assert torch.allclose(arrays["write_share"][head], (energy.square() / energy.square().sum())[:3], atol=1e-6)
         for place in range(3):
@@ -119,9 +121,11 @@ def test_copying_and_directions_are_those_of_the_dense_products(family: str) -> 
             assert top in sides
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text", "bloom", "gpt_neox", "opt", "cohere", "nemotron", "olmo"])
+@pytest.mark.parametrize(
+    "family", ["llama", "gpt2", "gemma3_text", "bloom", "gpt_neox", "opt", "cohere", "nemotron", "olmo"]
+)
 def test_both_ends_are_what_the_model_does_with_tokens(family: str) -> None:
-    """E is what enters layer 0 (with positions, up to what all texts share); the logits are h U, scaled, plus a constant."""
+    """E is what enters layer 0 (with positions, up to what all texts share); logits are h U, scaled."""
     model = sample_model(family).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""What heads read: sums against a plain two-pass computation from transformers' own attentions; heavy pairs keep their bound."""
+"""What heads read: against two plain passes over transformers' own attentions; heavy pairs keep their bound."""
 
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ SKIP = 1
 
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory: pytest.TempPathFactory) -> tuple[arm.Atlas, np.ndarray, list[np.ndarray]]:
-    """An atlas of few texts, their tokens, and the attentions that transformers returns, a (text, head, i, j) a layer."""
+    """An atlas of few texts, their tokens, and transformers' attentions (text, head, i, j) by layer."""
     model = sample_model("llama").eval()
     model.set_attn_implementation("eager")  # as for the attentions below: kernels differ in the last digits
     tokens = torch.randint(5, 17, (6, 14), generator=torch.Generator().manual_seed(0))
@@ -33,7 +33,9 @@ def by_distance(attention: np.ndarray) -> np.ndarray:
     """The mean attention of kept pairs at each distance, (head, distance)."""
     length = attention.shape[-1]
     rows = [[(i, i - n) for i in range(SKIP, length) if i - n >= SKIP] for n in range(length)]
-    return np.array([[np.mean([a[:, i, j] for i, j in row]) if row else 0.0 for row in rows] for a in attention.swapaxes(0, 1)])
+    return np.array(
+        [[np.mean([a[:, i, j] for i, j in row]) if row else 0.0 for row in rows] for a in attention.swapaxes(0, 1)]
+    )
 
 
 def plain_sums(attention: np.ndarray, tokens: np.ndarray, head: int) -> dict:
@@ -87,7 +89,9 @@ def test_pairs_relations_and_moved_attention_are_those_of_two_passes(scanned) ->
         assert float(arrays["moved"]) * len(tokens) * (tokens.shape[1] - SKIP) == pytest.approx(moved, abs=1e-5)
         for name, value in related.items():
             assert float(arrays["relation_gain"][RELATIONS.index(name)]) == pytest.approx(value, abs=1e-6)
-        sums = {key: value for key, value in plain_sums(attentions[layer], tokens, head).items() if isinstance(key, tuple)}
+        sums = {
+            key: value for key, value in plain_sums(attentions[layer], tokens, head).items() if isinstance(key, tuple)
+        }
         gains = {key: float((value[:, 0] - value[:, 1]).sum()) for key, value in sums.items()}
         listed = {
             (int(q), int(k)): float(g)
@@ -118,7 +122,9 @@ def test_examples_are_the_rows_that_distance_explains_least(scanned) -> None:
         assert (int(arrays["example_text"][place]), int(arrays["example_query"][place])) == (c, query)
         key = int(arrays["example_key"][place, 0])
         assert key == int(np.argmax(attentions[layer][c, head, query, SKIP:])) + SKIP
-        assert float(arrays["example_weight"][place, 0]) == pytest.approx(attentions[layer][c, head, query, key], abs=1e-6)
+        assert float(arrays["example_weight"][place, 0]) == pytest.approx(
+            attentions[layer][c, head, query, key], abs=1e-6
+        )
 
 
 def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:

@@ -10,7 +10,17 @@ import armillary as arm
 from armillary.anatomy.loading import tokenizer_of
 from armillary.text.vocabulary import CLASSES, LONGEST, quoted, vocabulary_of
 
-HOSTILE = ("\x1b[31mred", "</script><b>", "\u202eevil", "שלום", "a\x00b", "line\nbreak", "x" * 500, "\ud7ff\u2028", "[bold]")
+HOSTILE = (
+    "\x1b[31mred",
+    "</script><b>",
+    "\u202eevil",
+    "שלום",
+    "a\x00b",
+    "line\nbreak",
+    "x" * 500,
+    "\ud7ff\u2028",
+    "[bold]",
+)
 
 
 def words_tokenizer(words: dict[str, int], **special: Any) -> PreTrainedTokenizerFast:
@@ -22,13 +32,18 @@ def words_tokenizer(words: dict[str, int], **special: Any) -> PreTrainedTokenize
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_tokens_are_shown_on_one_line_without_control_characters(text: str) -> None:
     shown = quoted(text)
-    assert shown.isprintable() and len(shown) <= 6 * LONGEST
-    assert "\x1b" not in shown and "\u202e" not in shown and "\n" not in shown
+    assert shown.isprintable()
+    assert len(shown) <= 6 * LONGEST
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "\n" not in shown
 
 
 def test_byte_level_tokens_are_their_characters_or_their_bytes() -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {piece: place for place, piece in enumerate([*alphabet, "Ġthe", "Ċ", "é", "âĢ", "Ġ12", "ing", "ĠParis", "."])}
+    words = {
+        piece: place for place, piece in enumerate([*alphabet, "Ġthe", "Ċ", "é", "âĢ", "Ġ12", "ing", "ĠParis", "."])
+    }
     tokenizer = Tokenizer(models.BPE(words, []))
     tokenizer.decoder = decoders.ByteLevel()
     vocabulary = vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer), len(words) + 2)
@@ -42,7 +57,8 @@ def test_byte_level_tokens_are_their_characters_or_their_bytes() -> None:
     assert of("Ġ12") == (" 12", "digits")
     assert of("ing") == ("ing", "rest of a word")
     assert of(".") == (".", "punctuation")
-    assert vocabulary.capital[words["ĠParis"]] and not vocabulary.capital[words["Ġthe"]]
+    assert vocabulary.capital[words["ĠParis"]]
+    assert not vocabulary.capital[words["Ġthe"]]
     assert vocabulary.shown(words["âĢ"]) == "'\\xe2\\x80'"
     assert vocabulary.shown(len(words) + 1) == f"token {len(words) + 1}"
 
@@ -62,7 +78,12 @@ def test_sentencepiece_and_wordpiece_mark_words_in_their_own_ways() -> None:
     pieces = {"[UNK]": 0, "play": 1, "##ing": 2, "!": 3}
     vocabulary = vocabulary_of(words_tokenizer(pieces, unk_token="[UNK]"), 4)
     assert vocabulary.texts == ("[UNK]", "play", "ing", "!")
-    assert [CLASSES[kind] for kind in vocabulary.kinds] == ["special", "start of a word", "rest of a word", "punctuation"]
+    assert [CLASSES[kind] for kind in vocabulary.kinds] == [
+        "special",
+        "start of a word",
+        "rest of a word",
+        "punctuation",
+    ]
 
 
 def test_every_token_of_a_real_tokenizer_is_the_text_that_it_decodes_to() -> None:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from armillary.anatomy.tensors import Tensors, rows_of, same_tensor
 from armillary.errors import ArmillaryError
 
 ReadRows = Callable[[str, int, int], Tensor]
@@ -60,9 +61,13 @@ class Ends:
         return rows
 
 
-def ends_of(model: nn.Module, inner: Any, blocks: str, width: int, read: Callable[[str], Tensor | None], rows: ReadRows) -> Ends:
-    """The ends of a model, loaded or on the meta device; `inner` is its transformers model, `blocks` the name of its list
-    of blocks. Raises where a token does not enter as a row of one matrix, or logits are not norm(h) times another."""
+def ends_of(
+    model: nn.Module, inner: Any, blocks: str, width: int, read: Callable[[str], Tensor | None], rows: ReadRows
+) -> Ends:
+    """The ends of a model, loaded or on the meta device; `inner` is its transformers model, `blocks` names its blocks.
+
+    Raises where a token does not enter as a row of one matrix, or logits are not norm(h) times another.
+    """
     entering, leaving = inner.get_input_embeddings(), inner.get_output_embeddings()
     if not isinstance(entering, nn.Embedding) or entering.embedding_dim != width:
         raise ArmillaryError("its tokens do not enter as rows of one matrix of the model's width")
@@ -132,3 +137,24 @@ def _scale(entering: nn.Embedding, config: Any) -> float:
     if config.model_type in ("gemma", "gemma2"):
         return float(config.hidden_size**0.5)
     return float(getattr(config, "embedding_multiplier", None) or getattr(config, "scale_emb", None) or 1.0)
+
+
+def stored_ends(empty: nn.Module, inner: Any, blocks: str, width: int, checkpoint: Tensors) -> Ends:
+    """The ends of a checkpoint, whose names are those of the model that transformers would make of it (`empty`)."""
+    known = checkpoint.names()
+
+    def stored_name(name: str) -> str:
+        names = same_tensor(name, known)
+        if len(names) != 1:
+            raise ArmillaryError(f"its checkpoint has {'several tensors' if names else 'no tensor'} named {name!r}")
+        return names[0]
+
+    def read(name: str) -> Tensor | None:
+        return checkpoint.read(stored_name(name)) if same_tensor(name, known) else None
+
+    def rows(name: str, start: int, stop: int) -> Tensor:
+        tensor = rows_of(checkpoint, stored_name(name), start, stop)
+        assert tensor is not None
+        return tensor
+
+    return ends_of(empty, inner, blocks, width, read, rows)

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from armillary.anatomy.adapter import Adapter
 from armillary.anatomy.checkpoint import expanded, has_weights, load_config
 from armillary.anatomy.description import Anatomy, Layer, Rotary
-from armillary.anatomy.ends import Ends, ends_of
+from armillary.anatomy.ends import Ends, ends_of, stored_ends
 from armillary.anatomy.frequencies import changed_rotary
 from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.gguf_header import check_gguf
@@ -24,7 +24,7 @@ from armillary.anatomy.opening import open_tensors
 from armillary.anatomy.quantized import decoded_parameter
 from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families, known_parts
 from armillary.anatomy.sense import refuse_nonsense
-from armillary.anatomy.tensors import Tensors, rows_of, same_tensor
+from armillary.anatomy.tensors import Tensors
 from armillary.anatomy.weights import LayerWeights, stored
 from armillary.anatomy.whole import empty_model, refuse_partial, some
 from armillary.errors import ArmillaryError
@@ -102,24 +102,8 @@ def of_files(config: Any, source: str | Path, adapter: Any = None, delta: bool =
 
 
 def _stored_ends(config: Any, family: Adapter, width: int, checkpoint: Tensors) -> Ends:
-    """The ends of a checkpoint, whose names are those of the model that transformers would make of it."""
-    empty, known = empty_model(config), checkpoint.names()
-
-    def stored_name(name: str) -> str:
-        names = same_tensor(name, known)
-        if len(names) != 1:
-            raise ArmillaryError(f"its checkpoint has {'several tensors' if names else 'no tensor'} named {name!r}")
-        return names[0]
-
-    def read(name: str) -> Tensor | None:
-        return checkpoint.read(stored_name(name)) if same_tensor(name, known) else None
-
-    def rows(name: str, start: int, stop: int) -> Tensor:
-        tensor = rows_of(checkpoint, stored_name(name), start, stop)
-        assert tensor is not None
-        return tensor
-
-    return ends_of(empty, transformer_of(empty), blocks_name(empty, family), width, read, rows)
+    empty = empty_model(config)
+    return stored_ends(empty, transformer_of(empty), blocks_name(empty, family), width, checkpoint)
 
 
 def _of_config(config: Any, part: str = "") -> Anatomy:

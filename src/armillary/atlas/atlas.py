@@ -157,7 +157,7 @@ class Atlas:
         return with_verdicts(self, table)
 
     def table(self, name: str) -> "pd.DataFrame":
-        """A stored table by name: tokens, pairs, relations, examples, writes, evidence; empty if it was not measured."""
+        """A stored table by name: tokens, pairs, relations, examples, writes, evidence; empty if not measured."""
         import pandas as pd
 
         if name not in self._tables:

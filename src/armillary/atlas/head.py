@@ -33,7 +33,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Example:
-    """A window of text in which one query shows what the head reads; score: attention that distance does not explain."""
+    """A window of text in which one query shows what the head reads; score: attention beyond what distance explains."""
 
     sequence: int
     query: int
@@ -45,14 +45,16 @@ class Example:
         parts = []
         for token in self.tokens:
             strong = token.weight >= 0.1 and not token.is_query
-            text = f"[[{token.text}]]" if token.is_query else f"{token.text}⟨{token.weight:.2f}⟩" if strong else token.text
+            text = (
+                f"[[{token.text}]]" if token.is_query else f"{token.text}⟨{token.weight:.2f}⟩" if strong else token.text
+            )
             parts.append((" … " if token.after_gap else "") + text)
         return "".join(parts)
 
 
 @dataclass(frozen=True)
 class Head:
-    """A head; tables have a row per token, direction or example, best first, and are empty where nothing was measured."""
+    """A head; tables have a row per token, direction or example, best first; empty where nothing was measured."""
 
     atlas: "Atlas"
     layer: int
@@ -136,7 +138,10 @@ class Head:
         ids = self.atlas.group("corpus")["tokens"][int(row.sequence)].to_numpy().tolist()
         weights = {int(place): float(a) for place, a in (part.split(":") for part in str(row.keys).split())}
         return Example(
-            int(row.sequence), int(row.query), float(row.score), window(ids, int(row.query), weights, texts_of(self.atlas))
+            int(row.sequence),
+            int(row.query),
+            float(row.score),
+            window(ids, int(row.query), weights, texts_of(self.atlas)),
         )
 
 

@@ -159,7 +159,9 @@ def not_written_by_us(node: Path, wrong: str) -> ArmillaryError:
 
 
 NUMBERED = {
-    **{"layers": ("layer",), "heads": ("layer", "head"), "matrices": ("layer",)},
+    "layers": ("layer",),
+    "heads": ("layer", "head"),
+    "matrices": ("layer",),
     **dict.fromkeys(("tokens", "pairs", "relations", "examples", "writes", "evidence"), ("layer", "head")),
 }
 """The columns of each table that identify a row."""

@@ -55,7 +55,9 @@ def head(
 
 def find(
     folder: Folder,
-    what: Annotated[str, typer.Argument(help="A token (as ' the' or '.'), or a class: newline, punctuation, digits, ...")],
+    what: Annotated[
+        str, typer.Argument(help="A token (as ' the' or '.'), or a class: newline, punctuation, digits, ...")
+    ],
     rows: Rows = 20,
     as_json: AsJson = False,
 ) -> None:

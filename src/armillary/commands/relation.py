@@ -15,8 +15,12 @@ from armillary.commands.parameters import with_parameters
 @with_parameters(ModelOptions)
 def relation(
     model: Annotated[str, typer.Argument(help="A model folder, GGUF file or hub id.", metavar="MODEL")],
-    file: Annotated[Path, typer.Argument(help="A TOML file: query, key, distance, nearest (docs/tokens.md).", metavar="FILE")],
-    corpus: Annotated[str, typer.Option(help="The text: builtin:prose, builtin:code, a file or a folder.")] = "builtin:prose",
+    file: Annotated[
+        Path, typer.Argument(help="A TOML file: query, key, distance, nearest (docs/tokens.md).", metavar="FILE")
+    ],
+    corpus: Annotated[
+        str, typer.Option(help="The text: builtin:prose, builtin:code, a file or a folder.")
+    ] = "builtin:prose",
     length: Annotated[int, typer.Option(help="Tokens of a sequence.", min=2)] = 128,
     sequences: Annotated[int, typer.Option(help="Number of sequences.", min=1)] = 16,
     rows: Rows = 20,

@@ -53,7 +53,9 @@ def _reads(atlas: "Atlas", relation: str | None, tokens: list[int]) -> pd.DataFr
     arrays = atlas.group("tokens")
     texts = float(min(atlas.settings["second_pass"], atlas.group("corpus").sizes["sequence"]))
     if relation is not None:
-        gain, lift, error = (arrays[f"relation_{n}"].to_numpy()[..., RELATIONS.index(relation)] for n in ("gain", "lift", "se"))
+        gain, lift, error = (
+            arrays[f"relation_{n}"].to_numpy()[..., RELATIONS.index(relation)] for n in ("gain", "lift", "se")
+        )
         seen = np.full(gain.shape, texts)
     else:
         counted = arrays["read_token"].to_numpy()
@@ -70,7 +72,10 @@ def _reads(atlas: "Atlas", relation: str | None, tokens: list[int]) -> pd.DataFr
     at = heads["layer"].to_numpy(int), heads["head"].to_numpy(int)
     moved = moved_sums(atlas)
     table = heads[[name for name in ("layer", "head", "label", "does") if name in heads]].assign(
-        gain=gain[at], lift=lift[at], se=error[at], share=np.where(moved[at] > 0, gain[at] / np.maximum(moved[at], 1e-12), np.nan)
+        gain=gain[at],
+        lift=lift[at],
+        se=error[at],
+        share=np.where(moved[at] > 0, gain[at] / np.maximum(moved[at], 1e-12), np.nan),
     )
     table = table[differs(lift[at], error[at], seen[at]) & (gain[at] > 0)]
     return table.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)

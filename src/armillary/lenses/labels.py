@@ -4,8 +4,9 @@ Two rules; 'most' always means more than half. A head is focused if most of its 
 
 1. The label is where most of the focus goes: on repeated random tokens, induction (the token after the other copy) and
    duplicate (the other copy), not counting attention on the first token; in text, self, previous, next, first-token,
-   delimiter (punctuation, newlines and special tokens), or local (keys up to NEAR tokens away). The label from text comes first for heads whose focus
-   is mostly on the first token even on repeated tokens; the other label is then stored as `also`.
+   delimiter (punctuation, newlines and special tokens), or local (keys up to NEAR tokens away). The label from text
+   comes first for heads whose focus is mostly on the first token even on repeated tokens; the other label is
+   then stored as `also`.
 2. A focused head with none of these labels, most of whose logits depend on content, and which is more focused than
    random heads, is named by how it uses content (`content_kinds`): `matching`, `preference` or `content`; otherwise it
    is `mixed`. A head that is not focused is `broad`.

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
 
 ERRORS = 4.0
-"""A lift is significant if it differs from 1 by more than this many standard errors, taken over many texts; over few, by
-as many as have the same probability by Student's t."""
+"""A lift is significant if it differs from 1 by more than this many standard errors, taken over many texts; over few,
+by as many as have the same probability by Student's t."""
 
 BEST, WORST = 20, 5
 """Rows of the table for every head: tokens with the largest gains, and with the lowest."""
@@ -86,7 +86,7 @@ def token_table(atlas: "Atlas") -> pd.DataFrame:
 
 
 def pair_table(atlas: "Atlas") -> pd.DataFrame:
-    """layer, head, query, key and their texts, gain, lift, se, count, missed: listed pairs whose lift differs from 1."""
+    """layer, head, query, key, their texts, gain, lift, se, count, missed: listed pairs whose lift differs from 1."""
     arrays, words = atlas.group("tokens"), texts_of(atlas)
     names = ("query", "key", "gain", "lift", "se", "count", "texts")
     values = {name: arrays[f"pair_{name}"].to_numpy() for name in names}
@@ -142,7 +142,7 @@ def moved_sums(atlas: "Atlas") -> Float[np.ndarray, "layer head"]:
 
 
 def example_table(atlas: "Atlas") -> pd.DataFrame:
-    """layer, head, rank, sequence, query, score, keys: the best examples; keys are 'position:attention', strongest first."""
+    """layer, head, rank, sequence, query, score, keys (as 'position:attention', strongest first): the best examples."""
     arrays = atlas.group("tokens")
     score, text, query = (arrays[f"example_{name}"].to_numpy() for name in ("score", "text", "query"))
     key, weight = (arrays[f"example_{name}"].to_numpy() for name in ("key", "weight"))

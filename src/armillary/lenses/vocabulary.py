@@ -1,8 +1,8 @@
-"""What a head writes, and what it matches, in tokens, from the weights: through e x e matrices and rows of the vocabulary.
+"""What a head writes and matches, in tokens, from the weights: through e x e matrices and rows of the vocabulary.
 
 E is what a token enters layer 0 as, U what a direction adds to its logit (anatomy/ends.py). Nothing of the size
-vocabulary x vocabulary is built: the nonzero eigenvalues of E W_v W_o U are those of the e x e matrix W_o (U E) W_v, and
-U E, d x d, is summed over rows of the vocabulary.
+vocabulary x vocabulary is built: the nonzero eigenvalues of E W_v W_o U are those of the e x e matrix W_o (U E) W_v,
+and U E, d x d, is summed over rows of the vocabulary.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ DRAWS = 64
 
 @dataclass(frozen=True)
 class Direction:
-    """The strongest directions of W = A B' of every head: left and right singular vectors, and their share of energy."""
+    """The strongest directions of W = A B' of every head: singular vectors, and their share of energy."""
 
     left: Float[Tensor, "head direction d"]
     right: Float[Tensor, "head direction d"]
@@ -63,7 +63,9 @@ def extreme_tokens(
 ) -> Int[Tensor, "head direction two end"]:
     """The tokens furthest along each direction, and furthest against it, furthest first; -1 where there are fewer."""
     flat = along.flatten(0, 1).T.float()
-    best: list[tuple[Tensor, Tensor]] = [(flat.new_zeros(0, flat.shape[1]), torch.zeros(0, flat.shape[1], dtype=torch.int64))] * 2
+    best: list[tuple[Tensor, Tensor]] = [
+        (flat.new_zeros(0, flat.shape[1]), torch.zeros(0, flat.shape[1], dtype=torch.int64))
+    ] * 2
     for start in range(0, tokens, ROWS):
         scores = rows(start, min(start + ROWS, tokens)) @ flat
         for side, sign in enumerate((1.0, -1.0)):
@@ -78,7 +80,7 @@ def extreme_tokens(
 
 
 def copying_scores(matrices: Float[Tensor, "head e e"]) -> Float[Tensor, "head"]:
-    """sum Re(lambda) / sum |lambda| of each matrix's eigenvalues: 1 where all are positive, -1 where all are negative."""
+    """sum Re(lambda) / sum |lambda| of each matrix's eigenvalues: 1 if all are positive, -1 if all are negative."""
     values = torch.linalg.eigvals(matrices)
     return values.real.sum(-1) / values.abs().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
 

@@ -58,12 +58,14 @@ def write_table(atlas: "Atlas") -> pd.DataFrame:
         share, source, target = (arrays[name].to_numpy() for name in names)
         for layer in atlas.anatomy.layers:
             for head in range(layer.heads):
-                for place in np.flatnonzero(np.isfinite(share[layer.index, head])):
+                for place in np.flatnonzero(share[layer.index, head] > 0):
                     for side in range(2):
                         here = (layer.index, head, place, side)
                         row = {"layer": layer.index, "head": head, "kind": kind, "direction": int(place), "side": side}
                         row |= {"share": share[layer.index, head, place]}
                         ends = {"source": source[here], "target": target[here]}
-                        shown = {name: " ".join(words.shown(int(t)) for t in ids if t >= 0) for name, ids in ends.items()}
+                        shown = {
+                            name: " ".join(words.shown(int(t)) for t in ids if t >= 0) for name, ids in ends.items()
+                        }
                         rows.append(row | shown)
     return pd.DataFrame(rows, columns=columns)

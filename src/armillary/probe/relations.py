@@ -127,7 +127,7 @@ def _checked(matrix: Any, length: int) -> Bool[np.ndarray, "query key"]:
 
 
 class RelationMasses:
-    """Per head, over rows with a visible key in the relation: attention on such keys, chance, focus; rows are counted."""
+    """Per head, over rows with a visible key in the relation: attention on such keys, chance, focus."""
 
     def __init__(self, relation: Relation, skip: int) -> None:
         self.relation, self.skip = relation, skip
@@ -205,7 +205,7 @@ def _table(streams: dict[str, Stream]) -> pd.DataFrame:
     for layer, state in streams["own"].states.items():
         own = {name: t.cpu().numpy() for name, t in streams["own"].statistic.finish(state).items()}
         if not own["rows"].any():
-            raise ArmillaryError("no query of this text has a key in the relation", advice="give more text, or other text")
+            raise ArmillaryError("no query of this text has a key in the relation", advice="give more or other text")
         null = threshold = np.full(own["mass"].shape, np.nan)
         if "random" in streams:
             draws = streams["random"].statistic.finish(streams["random"].states[layer])["mass"].cpu().numpy()

@@ -14,7 +14,7 @@ TOKENS, DIRECTIONS, EXAMPLES = 6, 2, 3
 
 
 def reading_cards(atlas: "Atlas") -> list[dict[str, Any]]:
-    """For each row of the heads table: {more, less, pairs, missed, writes, matches, examples}; empty where not measured.
+    """For each row of the heads table: {more, less, pairs, missed, writes, matches, examples}.
 
     more, less: [token, lift]; pairs: [query, key, lift]; writes, matches: [share, source, target]; an example is a list
     of [text, attention, kind], kind 1 for the query and 2 for a token after a gap (3 for both).

@@ -183,9 +183,7 @@ class Run:
         drive(self.engine, work, self.progress, MERGE_EVERY)
         return work.merged
 
-    def _vocabulary(
-        self, anatomy: Anatomy, plan: FurtherPasses, merged: dict[str, Stream]
-    ) -> tuple[Arrays, list[str]]:
+    def _vocabulary(self, anatomy: Anatomy, plan: FurtherPasses, merged: dict[str, Stream]) -> tuple[Arrays, list[str]]:
         """What heads write and match, in tokens, and the texts of tokens; with a note where the first is not known."""
         words = self.sequences.vocabulary
         if anatomy.missing:

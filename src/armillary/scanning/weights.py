@@ -60,8 +60,8 @@ def weigh(
     `source` is a folder of safetensors, a hub id, a GGUF file (none is loaded as a model) or a loaded model. Quantized
     weights are decoded; an `adapter` is merged, or with `delta` its changes are weighed alone. `matrices` also
     compares q, k, v, o, gate, up and down with random matrices, which takes most of the time. against="random" adds the
-    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. `vocabulary` adds what heads
-    write, in tokens (lenses/vocabulary.py), which reads the embeddings once, and once a layer. Several `workers` share
+    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. `vocabulary` adds what
+    heads write, in tokens (lenses/vocabulary.py): embeddings are read once, and once a layer. Several `workers` share
     the layers, as local processes or on the Ray cluster at `address` (engine="ray").
     """
     if against not in (None, "random"):
@@ -232,9 +232,7 @@ def _matrix_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
     return arrays
 
 
-def _write(
-    folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any], vocabulary: Vocabulary | None
-) -> None:
+def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any], vocabulary: Vocabulary | None) -> None:
     layers = [folder.layer(layer.index) for layer in anatomy.layers]
     finished = [layer for layer in layers if layer is not None]
     if len(finished) < len(layers):

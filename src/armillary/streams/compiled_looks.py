@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""What one head reads in one text, in one compiled loop over its attention (see looks.py, which says the same in numpy).
+"""What one head reads in one text, in one compiled loop over its attention (looks.py: the same in numpy).
 
 Imported only where numba is.
 """

@@ -54,9 +54,7 @@ def look(
 ) -> Look:
     """by_lag: the head's mean attention at every lag i - j, from -(length - 1) on."""
     length, distinct = len(text.local), len(text.tokens)
-    sums = Look(
-        np.zeros((4, length)), np.zeros((2, 2)), np.zeros((2, length)), np.zeros((2, distinct, distinct))
-    )
+    sums = Look(np.zeros((4, length)), np.zeros((2, 2)), np.zeros((2, length)), np.zeros((2, distinct, distinct)))
     if trouble():
         return _plain(attention, by_lag, seen, skip, text, sums)
     # for start-up: it imports numba, which may be missing

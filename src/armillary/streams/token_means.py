@@ -26,7 +26,8 @@ class TokenMeans:
         return {"mean_token": (("mean_token",), np.array(self.tokens, np.int64))}
 
     def measure(self, batch: AttentionView) -> State:
-        assert batch.tokens is not None and batch.x is not None
+        assert batch.tokens is not None
+        assert batch.x is not None
         slots = {token: slot for slot, token in enumerate(self.tokens)}
         ids = batch.tokens[:, self.skip :].flatten()
         slot = torch.tensor([slots.get(token, len(slots)) for token in ids.tolist()], device=batch.x.device)

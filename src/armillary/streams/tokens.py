@@ -37,8 +37,8 @@ class TokenReading:
 
     Gains are sums of a - abar, lifts ratios sum a / sum abar, with standard errors over texts (heavy_pairs.py). Pairs
     whose query or key is among the first `skip` tokens are left out. token_latest_gain: the same over queries that see
-    no later key with that token. moved: sum of max(a - abar, 0) a row; no set of pairs can gain more. mass: attention on
-    kept keys, a row. Examples: of the texts in which one query's sum of max(a - max(1/n, abar), 0) is largest, that
+    no later key with that token. moved: sum of max(a - abar, 0) a row; no set of pairs can gain more. mass: attention
+    on kept keys, a row. Examples: of the texts in which one query's sum of max(a - max(1/n, abar), 0) is largest, that
     query and its strongest keys; one a text, ties by order.
     """
 
@@ -255,7 +255,9 @@ def _head_by_head(
 
 
 TOKENS = Option(
-    "tokens", "which tokens every head reads, beyond what distance explains, with examples from the text", needs=ATTENTION
+    "tokens",
+    "which tokens every head reads, beyond what distance explains, with examples from the text",
+    needs=ATTENTION,
 )
 
 

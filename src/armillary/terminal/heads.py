@@ -29,7 +29,10 @@ def show_head(head: "Head", dossier: "Dossier") -> None:
         shown = pairs.drop(columns=["query", "key", "missed"])
         bound = f"other pairs gain at most {tables.cell(float(pairs['missed'].iloc[0]))}"
         tables.show(shown, title=f"Pairs of query and key token ({bound})", limit=SHOWN)
-    for name, title in (("writes", "Writes: from what it reads to what it raises"), ("matches", "Matches: asks, and finds")):
+    for name, title in (
+        ("writes", "Writes: from what it reads to what it raises"),
+        ("matches", "Matches: asks, and finds"),
+    ):
         table = getattr(head, name)
         if len(table):
             tables.show(table.drop(columns="side"), title=title, limit=2 * TEXTS)

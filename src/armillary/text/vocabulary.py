@@ -52,7 +52,7 @@ def quoted(text: str) -> str:
 
 
 def vocabulary_of(tokenizer: Any, size: int) -> Vocabulary:
-    """The vocabulary of a tokenizer, for a model with `size` tokens; tokens that it does not know have an empty text."""
+    """The vocabulary of a tokenizer, for a model with `size` tokens; tokens that it does not know have no text."""
     pieces = _pieces(tokenizer, size)
     special = {int(token) for token in getattr(tokenizer, "all_special_ids", ())}
     special |= {int(i) for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items() if token.special}
@@ -77,9 +77,11 @@ def class_of(text: str, starts: bool) -> int:
 
 def _pieces(tokenizer: Any, size: int) -> list[str]:
     """The tokenizer's own name of every token; '' for those that it does not know."""
-    known = min(size, len(tokenizer))
-    names: Sequence[Any] = tokenizer.convert_ids_to_tokens(list(range(known)))
-    return [*("" if name is None else str(name) for name in names), *[""] * (size - known)]
+    pieces = [""] * size
+    for piece, token in tokenizer.get_vocab().items():
+        if 0 <= token < size:
+            pieces[token] = str(piece)
+    return pieces
 
 
 def _style(pieces: Sequence[str]) -> str:

@@ -24,8 +24,8 @@ TOKENS = Table(
         _token("head", HEAD, kind="whole", sets=("usual",)),
         _token("token", "The token's number in the vocabulary.", kind="whole", sets=("usual",)),
         _token("text", "The token, in quotes.", kind="word", sets=("usual",)),
-        _token("gain", "Attention on the token beyond the head's mean attention by distance, summed.", GAIN, unit="rows",
-               sets=("usual",)),
+        _token("gain", "Attention on the token beyond the head's mean attention by distance, summed.", GAIN,
+               unit="rows", sets=("usual",)),
         _token("lift", "Attention on the token over what distance explains.", LIFT, sets=("usual",)),
         _token("se", ERROR, sets=("usual",)),
         _token("count", "How often the token occurs in the sample.", kind="whole", sets=("usual",)),
@@ -55,8 +55,8 @@ PAIRS = Table(
 
 RELATIONS = Table(
     "relations",
-    "What heads read by class of key token (each token has one, 'capital' is besides) and by relation to the query: the "
-    "same token, or the token after it, earlier in the text.",
+    "What heads read by class of key token (each token has one, 'capital' is besides) and by relation to the query: "
+    "the same token, or the token after it, earlier in the text.",
     (
         _relation("layer", LAYER, kind="whole", sets=("usual",)),
         _relation("head", HEAD, kind="whole", sets=("usual",)),
@@ -92,8 +92,8 @@ WRITES = Table(
     (
         _write("layer", LAYER, kind="whole", sets=("usual",)),
         _write("head", HEAD, kind="whole", sets=("usual",)),
-        _write("kind", "writes: from tokens that are read to tokens whose logits rise; matches: from tokens that ask to "
-               "tokens that are found, by E in layer 0 and by token means above.", kind="word", sets=("usual",)),
+        _write("kind", "writes: from tokens that are read to tokens whose logits rise; matches: from tokens that ask "
+               "to tokens that are found, by E in layer 0 and by token means above.", kind="word", sets=("usual",)),
         _write("direction", "0 for the strongest.", kind="whole", sets=("usual",)),
         _write("share", "Share of the product's energy.", r"\sigma_r^2 / \sum \sigma^2", unit="share", sets=("usual",)),
         _write("side", "0: along the direction; 1: against it.", kind="whole"),

@@ -201,8 +201,8 @@ TOKENS = (
     ),
     Column(
         "copying_score",
-        "Does the head raise the logit of what it reads? Eigenvalues of E W_v W_o U: 1 if all are positive (copies), -1 if "
-        "all are negative (suppresses), near 0 for random heads.",
+        "Does the head raise the logit of what it reads? Eigenvalues of E W_v W_o U: 1 if all are positive (copies), "
+        "-1 if all are negative (suppresses).",
         r"\textstyle\sum \operatorname{Re} \lambda / \sum |\lambda|",
         table="heads",
         lens="lenses.writing",
