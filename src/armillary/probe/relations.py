@@ -205,7 +205,7 @@ def _table(streams: dict[str, Stream]) -> pd.DataFrame:
     for layer, state in streams["own"].states.items():
         own = {name: t.cpu().numpy() for name, t in streams["own"].statistic.finish(state).items()}
         if not own["rows"].any():
-            raise ArmillaryError("no query of this text has a key in the relation", advice="give more or other text")
+            raise ArmillaryError("no query of this text has such a key", advice="give more or other text")
         null = threshold = np.full(own["mass"].shape, np.nan)
         if "random" in streams:
             draws = streams["random"].statistic.finish(streams["random"].states[layer])["mass"].cpu().numpy()

@@ -9,10 +9,10 @@ export function reading(row) {
   if (does) place.append(make("p", { className: "does" }, does));
   const lines = make("dl", { className: "pairs" });
   const line = (name, ...parts) => lines.append(make("dt", {}, name), make("dd", {}, ...parts));
-  const lifted = (entries) => entries.flatMap(([text, lift]) => [token(text), ` ${times(lift)}  `]);
+  const lifted = (entries) => entries.map(([text, lift]) => make("span", { className: "item" }, token(text), ` ${times(lift)}`));
   if (card.more?.length) line("Reads more", ...lifted(card.more));
   if (card.less?.length) line("Reads less", ...lifted(card.less));
-  if (card.pairs?.length) line("From, to", ...card.pairs.flatMap(([query, key, lift]) => [token(query), " → ", token(key), ` ${times(lift)}  `]), make("span", { className: "note" }, `(others gain at most ${card.missed} rows)`));
+  if (card.pairs?.length) line("From, to", ...card.pairs.map(([query, key, lift]) => make("span", { className: "item" }, token(query), " → ", token(key), ` ${times(lift)}`)), make("span", { className: "note" }, `(others gain at most ${card.missed} rows)`));
   const ends = (entries) => entries.map(([share, source, target]) => make("div", {}, `${percent(share)}: `, token(source), " → ", token(target)));
   if (card.writes?.length) line("Writes", ...ends(card.writes));
   if (card.matches?.length) line("Matches", ...ends(card.matches));

@@ -1,7 +1,8 @@
 """The (query token, key token) pairs that a head favors most, in bounded memory, with a bound on what was missed.
 
-Each text gives its PAIRS strongest pairs; joined lists are cut to PAIRS again. `missed` grows by the largest gain
-that is cut each time. So the gain of any pair over all texts is at most its listed gain (0 if it is not listed) plus `missed`.
+Each text gives its PAIRS strongest pairs; joined lists are cut to PAIRS again. `missed` grows by the largest gain that
+is cut each time. So the gain of any pair over all texts is at most its listed gain (0 if it is not listed) plus
+`missed`.
 """
 
 import numpy as np
