@@ -2,6 +2,7 @@
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from armillary.streams.looks import Look, Text, look
 from armillary.streams.tokens import EXAMPLES, RELATIONS
 
 SKIP = 1
+Scanned = tuple[arm.Atlas, np.ndarray, list[np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def scanned(tmp_path_factory: pytest.TempPathFactory) -> tuple[arm.Atlas, np.ndarray, list[np.ndarray]]:
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> Scanned:
     """An atlas of few texts, their tokens, and transformers' attentions (text, head, i, j) by layer."""
     model = sample_model("llama").eval()
     model.set_attn_implementation("eager")  # as for the attentions below: kernels differ in the last digits
@@ -38,10 +40,10 @@ def by_distance(attention: np.ndarray) -> np.ndarray:
     )
 
 
-def plain_sums(attention: np.ndarray, tokens: np.ndarray, head: int) -> dict:
+def plain_sums(attention: np.ndarray, tokens: np.ndarray, head: int) -> dict[Any, np.ndarray]:
     """Sums of a and of what distance explains, text by text, by key token and by pair of tokens."""
     usual = by_distance(attention)[head]
-    sums: dict = {}
+    sums: dict[Any, np.ndarray] = {}
     for c, text in enumerate(tokens):
         for i in range(SKIP, len(text)):
             for j in range(SKIP, i + 1):
@@ -52,7 +54,7 @@ def plain_sums(attention: np.ndarray, tokens: np.ndarray, head: int) -> dict:
 
 
 @pytest.mark.parametrize(("layer", "head"), [(0, 0), (1, 2), (2, 3)])
-def test_gains_lifts_and_errors_are_those_of_two_passes(scanned, layer: int, head: int) -> None:
+def test_gains_lifts_and_errors_are_those_of_two_passes(scanned: Scanned, layer: int, head: int) -> None:
     atlas, tokens, attentions = scanned
     arrays = atlas.group("tokens").isel(layer=layer, head=head)
     sums = plain_sums(attentions[layer], tokens, head)
@@ -71,7 +73,7 @@ def test_gains_lifts_and_errors_are_those_of_two_passes(scanned, layer: int, hea
             assert np.isnan(float(own["token_se"]))
 
 
-def test_pairs_relations_and_moved_attention_are_those_of_two_passes(scanned) -> None:
+def test_pairs_relations_and_moved_attention_are_those_of_two_passes(scanned: Scanned) -> None:
     atlas, tokens, attentions = scanned
     for layer, head in ((0, 1), (2, 0)):
         arrays = atlas.group("tokens").isel(layer=layer, head=head)
@@ -103,7 +105,7 @@ def test_pairs_relations_and_moved_attention_are_those_of_two_passes(scanned) ->
             assert gain <= listed.get(key, 0.0) + float(arrays["pair_missed"]) + 1e-6
 
 
-def test_examples_are_the_rows_that_distance_explains_least(scanned) -> None:
+def test_examples_are_the_rows_that_distance_explains_least(scanned: Scanned) -> None:
     atlas, tokens, attentions = scanned
     layer, head = 1, 0
     usual = by_distance(attentions[layer])[head]
@@ -129,7 +131,7 @@ def test_examples_are_the_rows_that_distance_explains_least(scanned) -> None:
 
 def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
     folder = arm.bundled("llama")
-    options = dict(sequences=8, length=32, shard=2, streams=("attention", "tokens"), second_pass=8)
+    options: Any = dict(sequences=8, length=32, shard=2, streams=("attention", "tokens"), second_pass=8)
     alone = arm.scan(folder, "builtin:prose", out=tmp_path / "alone", **options)
     shared = arm.scan(folder, "builtin:prose", out=tmp_path / "shared", workers=2, **options)
     for name, array in alone.group("tokens").items():

@@ -120,7 +120,7 @@ def _norm(model: nn.Module, name: str, width: int, read: Callable[[str], Tensor 
         has_gain = any(True for _ in module.parameters())
         offset = float(has_gain and module(x).abs().max() > 0)  # Gemma stores the gain minus one
         if has_gain:
-            module.weight.fill_(1.0 - offset)
+            module.get_parameter("weight").fill_(1.0 - offset)
         centers = bool(module(x).mean().abs() < 1e-3)
     weight, bias = read(f"{name}.weight") if has_gain else torch.ones(width), read(f"{name}.bias")
     if weight is None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from armillary.atlas.texts import texts_of
 from armillary.errors import ArmillaryError
@@ -123,7 +123,7 @@ class Head:
     @cached_property
     def examples(self) -> list[Example]:
         """Windows of text that show best what the head reads."""
-        return [self._example(row) for row in self._rows("examples").itertuples()]
+        return [self._example(row) for row in self._rows("examples").to_dict("records")]
 
     def _directions(self, kind: str) -> "pd.DataFrame":
         table = self._rows("writes")
@@ -134,15 +134,12 @@ class Head:
         own = table[(table["layer"] == self.layer) & (table["head"] == self.head)] if len(table) else table
         return own.drop(columns=["layer", "head"], errors="ignore").reset_index(drop=True)
 
-    def _example(self, row: "pd.Series") -> Example:
-        ids = self.atlas.group("corpus")["tokens"][int(row.sequence)].to_numpy().tolist()
-        weights = {int(place): float(a) for place, a in (part.split(":") for part in str(row.keys).split())}
-        return Example(
-            int(row.sequence),
-            int(row.query),
-            float(row.score),
-            window(ids, int(row.query), weights, texts_of(self.atlas)),
-        )
+    def _example(self, row: "dict[Any, Any]") -> Example:
+        ids = self.atlas.group("corpus")["tokens"][int(row["sequence"])].to_numpy().tolist()
+        weights = {int(place): float(a) for place, a in (part.split(":") for part in str(row["keys"]).split())}
+        query = int(row["query"])
+        shown = window(ids, query, weights, texts_of(self.atlas))
+        return Example(int(row["sequence"]), query, float(row["score"]), shown)
 
 
 def window(ids: list[int], query: int, weights: dict[int, float], words: Vocabulary) -> tuple[Shown, ...]:

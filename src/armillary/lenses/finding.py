@@ -77,7 +77,7 @@ def _reads(atlas: "Atlas", relation: str | None, tokens: list[int]) -> pd.DataFr
         se=error[at],
         share=np.where(moved[at] > 0, gain[at] / np.maximum(moved[at], 1e-12), np.nan),
     )
-    table = table[differs(lift[at], error[at], seen[at]) & (gain[at] > 0)]
+    table = table.loc[differs(lift[at], error[at], seen[at]) & (gain[at] > 0)]
     return table.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
 
 
@@ -91,4 +91,4 @@ def _writes(atlas: "Atlas", tokens: set[int]) -> pd.DataFrame:
     own = table[table["kind"] == "writes"]
     at = (own[name].to_numpy(int) for name in ("layer", "head", "direction", "side"))
     hit = np.isin(ends[tuple(at)], list(tokens)).any(-1)
-    return own[hit][columns].sort_values("share", ascending=False, kind="stable").reset_index(drop=True)
+    return own.loc[hit, columns].sort_values("share", ascending=False, kind="stable").reset_index(drop=True)

@@ -76,13 +76,14 @@ def extreme_tokens(
     chosen_tokens = torch.full((flat.shape[1], 2, ENDS), -1, dtype=torch.int64)
     for side in range(2):
         chosen_tokens[:, side, : len(best[side][1])] = best[side][1].T
-    return chosen_tokens.unflatten(0, tuple(along.shape[:2]))
+    return chosen_tokens.view(*along.shape[:2], 2, ENDS)
 
 
 def copying_scores(matrices: Float[Tensor, "head e e"]) -> Float[Tensor, "head"]:
     """sum Re(lambda) / sum |lambda| of each matrix's eigenvalues: 1 if all are positive, -1 if all are negative."""
     values = torch.linalg.eigvals(matrices)
-    return values.real.sum(-1) / values.abs().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
+    scores: Tensor = values.real.sum(-1) / values.abs().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
+    return scores
 
 
 class VocabularyLens:

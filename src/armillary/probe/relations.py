@@ -170,8 +170,8 @@ def score_relation(
 ) -> pd.DataFrame:
     """A row per head, best first: mass and chance on the relation's keys, share of the focus, random heads, rows.
 
-    Rows are queries with a visible key in the relation. share = (mass - chance) / focus; `holds` if it is more than half
-    and the mass is above what random heads reach. Without an adapter for the family there are no random heads.
+    Rows are queries with a visible key in the relation. share = (mass - chance) / focus; `holds` if it is more than
+    half and the mass is above what random heads reach. Without an adapter for the family there are no random heads.
     """
     anatomy = describe(model)
     vocabulary = vocabulary_of(tokenizer, anatomy.vocabulary)

@@ -44,7 +44,11 @@ def add_matches(
             continue
         rows = means[layer.index].float()
         usual = rows - rows.mean(0)
-        ends = matches(layer, anatomy.weights(layer.index), lambda start, stop, rows=usual: rows[start:stop], len(rows))
+
+        def some(start: int, stop: int, rows: Tensor = usual) -> Tensor:
+            return rows[start:stop]
+
+        ends = matches(layer, anatomy.weights(layer.index), some, len(rows))
         for name in ("query_end", "key_end"):
             ends[name] = names[ends[name]]
         layers[layer.index] |= ends

@@ -249,7 +249,11 @@ def _head_by_head(
             mask=of(view.mask),
             bias=of(view.bias),
             sinks=None if view.sinks is None else view.sinks[heads],
-            **dict.fromkeys(("output", "x", "valid", "tokens", "keys_from")),
+            output=None,
+            x=None,
+            valid=None,
+            tokens=None,
+            keys_from=None,
         )
         yield heads, part.attention()[0].float().cpu().numpy(), part.visible()[0].cpu().numpy()
 

@@ -26,9 +26,9 @@ def show_head(head: "Head", dossier: "Dossier") -> None:
         tables.show(reads.drop(columns="token"), title="Reads more, and less, than distance explains", limit=SHOWN)
     pairs = head.pairs
     if len(pairs):
-        shown = pairs.drop(columns=["query", "key", "missed"])
+        listed = pairs.drop(columns=["query", "key", "missed"])
         bound = f"other pairs gain at most {tables.cell(float(pairs['missed'].iloc[0]))}"
-        tables.show(shown, title=f"Pairs of query and key token ({bound})", limit=SHOWN)
+        tables.show(listed, title=f"Pairs of query and key token ({bound})", limit=SHOWN)
     for name, title in (
         ("writes", "Writes: from what it reads to what it raises"),
         ("matches", "Matches: asks, and finds"),
