@@ -17,7 +17,8 @@ TOKENS, EXAMPLES = 6, 3
 
 def head_section(head: Head) -> str:
     """One head in Markdown: its words, the tokens that it reads, what it writes, and examples."""
-    reads = [f"{row.text} x {row.lift:.2g}" for row in head.reads.itertuples() if row.gain > 0][:TOKENS]
+    rows = head.reads.to_dict("records")
+    reads = [f"{row['text']} x {row['lift']:.2g}" for row in rows if row["gain"] > 0][:TOKENS]
     writes = head.writes
     lines = [f"**{head}**: {head.label}; {head.does or 'nothing beyond its label'}.", ""]
     lines += [f"- reads more: {_code(', '.join(reads))}"] if reads else []

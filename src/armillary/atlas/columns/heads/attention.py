@@ -188,7 +188,7 @@ _reading = partial(Column, table="heads", lens="lenses.reading")
 TOKENS = (
     _reading(
         "token_gain_share",
-        "Share of all positive gain that the ten best key tokens have: does the head read a few tokens or many?",
+        "Share of all positive gain that the ten best key tokens have; near 1 for a head that reads few tokens.",
         r"\sum_{10} \max(g_w, 0) / \sum_w \max(g_w, 0)",
         unit="share",
         sets=("attention",),
