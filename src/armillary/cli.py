@@ -115,7 +115,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         name = {"map_attention": "map"}.get(command.__name__)
         app.command(name=name, cls=Command, rich_help_panel=panel)(command)
-app.command(name="show", cls=Command, hidden=True)(head.head)  # its name before it told what a head reads
+app.command(name="show", cls=Command, hidden=True, rich_help_panel="Look at an atlas")(head.head)  # its older name
 app.add_typer(experiment.experiment, name="experiment", rich_help_panel="The papers")
 
 

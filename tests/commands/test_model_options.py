@@ -18,8 +18,8 @@ from armillary.probe.dossier import parse_head
 from program import complaint, run
 
 LOADS = {
-    *("scan", "demo", "merge", "map", "inspect", "doctor", "show", "view", "verify-heads", "frequencies"),
-    *("intervene", "rope", "train", "experiment run"),
+    *("scan", "demo", "merge", "map", "inspect", "doctor", "head", "show", "view", "verify-heads", "frequencies"),
+    *("intervene", "rope", "train", "relation", "experiment run"),
 }
 """Commands that load a model (train builds one), from a folder, a hub id, or for an atlas."""
 READS = {"weights", "convert"}

@@ -44,7 +44,7 @@ class Ends:
     _read: ReadRows
 
     def embedded(self, start: int, stop: int) -> Float[Tensor, "token d"]:
-        rows = self._read(self.names[0], start, stop).float() * self.scale
+        rows = self._read(self.names[0], start, stop).cpu().float() * self.scale
         norm = self.embedding_norm
         if norm is not None:
             rows = rows - rows.mean(-1, keepdim=True) if norm.centers else rows
@@ -53,7 +53,7 @@ class Ends:
         return rows
 
     def unembedded(self, start: int, stop: int) -> Float[Tensor, "token d"]:
-        rows = self._read(self.names[1], start, stop).float()
+        rows = self._read(self.names[1], start, stop).cpu().float()
         norm = self.final_norm
         if norm is not None:
             rows = rows * norm.gain.float()
@@ -126,7 +126,7 @@ def _norm(model: nn.Module, name: str, width: int, read: Callable[[str], Tensor 
     if weight is None:
         raise ArmillaryError(f"it has no weight {name}.weight")
     eps = next((float(getattr(module, key)) for key in ("eps", "variance_epsilon") if hasattr(module, key)), 1e-6)
-    return Norm(centers, weight.float() + offset, bias, eps)
+    return Norm(centers, weight.cpu().float() + offset, None if bias is None else bias.cpu(), eps)
 
 
 def _scale(entering: nn.Embedding, config: Any) -> float:

@@ -77,8 +77,8 @@ def _reads(atlas: "Atlas", relation: str | None, tokens: list[int]) -> pd.DataFr
         se=error[at],
         share=np.where(moved[at] > 0, gain[at] / np.maximum(moved[at], 1e-12), np.nan),
     )
-    table = table.loc[differs(lift[at], error[at], seen[at]) & (gain[at] > 0)]
-    return table.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
+    chosen: pd.DataFrame = table.loc[differs(lift[at], error[at], seen[at]) & (gain[at] > 0)]
+    return chosen.sort_values("gain", ascending=False, kind="stable").reset_index(drop=True)
 
 
 def _writes(atlas: "Atlas", tokens: set[int]) -> pd.DataFrame:
@@ -90,5 +90,6 @@ def _writes(atlas: "Atlas", tokens: set[int]) -> pd.DataFrame:
     ends = atlas.group("vocabulary")["write_end"].to_numpy()
     own = table[table["kind"] == "writes"]
     at = (own[name].to_numpy(int) for name in ("layer", "head", "direction", "side"))
-    hit = np.isin(ends[tuple(at)], list(tokens)).any(-1)
-    return own.loc[hit, columns].sort_values("share", ascending=False, kind="stable").reset_index(drop=True)
+    hit = np.asarray(np.isin(ends[tuple(at)], list(tokens)).any(-1))
+    chosen: pd.DataFrame = own.loc[hit][columns]
+    return chosen.sort_values("share", ascending=False, kind="stable").reset_index(drop=True)

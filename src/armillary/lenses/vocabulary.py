@@ -44,7 +44,7 @@ def directions(a: Sequence[Float[Tensor, "d e"]], b: Sequence[Float[Tensor, "d e
     """W = A B' of each head, through the triangular factors of A and B."""
     lefts, rights, shares = [], [], []
     for left, right in zip(a, b, strict=True):
-        (q, r), (p, s) = torch.linalg.qr(wide(left)), torch.linalg.qr(wide(right))
+        (q, r), (p, s) = torch.linalg.qr(wide(left.cpu())), torch.linalg.qr(wide(right.cpu()))
         u, values, v = torch.linalg.svd(r @ s.T)
         count = min(DIRECTIONS, len(values))
         sign = torch.sign((q @ u[:, :count]).sum(0))  # a direction and its opposite are the same: one is chosen
@@ -106,8 +106,8 @@ class VocabularyLens:
 
     def copying(self, layer: Layer, weights: LayerWeights) -> Float[Tensor, "head"]:
         """The copying score of every head."""
-        through = [self.product @ wide(v) for v in weights.v]
-        parts = [wide(o) @ through[layer.kv_head(head)] for head, o in enumerate(weights.o)]
+        through = [self.product @ wide(v.cpu()) for v in weights.v]
+        parts = [wide(o.cpu()) @ through[layer.kv_head(head)] for head, o in enumerate(weights.o)]
         return copying_scores(torch.stack(parts))
 
     def random_copying(self, width: int) -> Float[Tensor, "draw"]:
