@@ -1,6 +1,6 @@
 """What the stream `tokens` costs: processor time of whole scans with and without it, interleaved.
 
-    python bench/tokens.py MODEL [REPEATS]
+python bench/tokens.py MODEL [REPEATS]
 """
 
 import statistics

@@ -105,7 +105,8 @@ class Atlas:
             # for start-up: streams import torch
             from armillary.streams.registry import option_of_group
 
-            adds = "constituents" if name == "geometry" else option_of_group(name) or name
+            computed = {"geometry": "constituents", "vocabulary": "tokens"}  # from the weights, with these streams
+            adds = computed.get(name) or option_of_group(name) or name
             if name in ("spectral", "matrices"):
                 raise ArmillaryError(f"this atlas has no {name}", advice="`armillary weights` writes them")
             if self.kind == "weights":

@@ -10,7 +10,7 @@ distance explains), more than half must go to
                                              capital letter, starts of words, rests of words
 and the lift of that set must differ from 1 (lenses/reading.py). The first rule that holds is said.
 What it writes: 'copies what it reads' or 'suppresses what it reads' (lenses/writing.py).
-If neither holds, 'no clear pattern', and nothing where the label has said it.
+If neither holds, 'no clear pattern'; nothing where the label has said it, or where no text was read.
 """
 
 from typing import TYPE_CHECKING
@@ -58,7 +58,7 @@ def does(atlas: "Atlas", labels: pd.Series) -> list[str]:
     sentences = []
     for label, read, written in zip(labels, reads, writes, strict=True):
         said = [] if label in SAID_BY_POSITION or not read else [f"attends to {read}"]
-        silent = "" if label in SAID_BY_POSITION else NOTHING
+        silent = "" if label in SAID_BY_POSITION or not atlas.has("tokens") else NOTHING
         sentences.append(", ".join([*said, *([written] if written else [])]) or silent)
     return sentences
 
