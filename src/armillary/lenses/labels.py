@@ -323,6 +323,7 @@ EXPECTED_CORRELATIONS: tuple[tuple[str, str, str, str], ...] = (
     ("qk_align_z", "content_share", "+", "W_q and W_k that agree compare content"),
     ("eta", "entropy_norm", "-", "a wide spectrum makes sharp attention"),
     ("focus", "qk_fro", "+", "large weights make sharp attention"),
+    ("induction_score", "copying_score", "+", "what induction heads find, they write"),
 )
 """Measures of different lenses that should be correlated: (a, b, sign of their correlation, why)."""
 

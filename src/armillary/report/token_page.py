@@ -8,6 +8,7 @@ from armillary.atlas.atlas import Atlas, open_atlas
 from armillary.atlas.head import Head
 from armillary.errors import ArmillaryError
 from armillary.files.atomic import write_atomically
+from armillary.lenses.labels import agreement_table
 from armillary.probe.dossier import parse_head
 from armillary.report.reading import cut
 
@@ -31,6 +32,22 @@ def head_section(head: Head) -> str:
     return "\n".join(lines)
 
 
+def induction_sentence(atlas: Atlas) -> str:
+    """Whether heads with a high induction score have a high copying score in this model."""
+    table = agreement_table(atlas)
+    rows = table[(table["a"] == "induction_score") & (table["b"] == "copying_score")]
+    if rows.empty:
+        return ""
+    row = rows.iloc[0]
+    own = atlas.heads[atlas.heads["label"] == "induction"]["copying_score"]
+    median = f", with a median copying score of {own.median():.2f}" if len(own) else ""
+    heads = f"{len(own)} heads are labeled induction{median}"
+    return (
+        f" Rank correlation of induction and copying scores over its {row['heads']} heads: {row['correlation']:.2f} "
+        f"({row['low']:.2f} to {row['high']:.2f}); that induction heads copy: {row['verdict']}. {heads}."
+    )
+
+
 def cut_line(text: str) -> str:
     """A text on one line, with what cannot be printed escaped."""
     return "".join(cut(part) for part in re.findall(r".{1,40}", text, re.DOTALL))
@@ -47,6 +64,7 @@ def write_page(atlas: Atlas, heads: list[str], page: Path) -> None:
         raise ArmillaryError(f"{page} has no place for examples, between {BEGIN} and {END}")
     model, corpus = atlas.attrs["model"].get("title", ""), atlas.attrs["corpus"]["name"]
     about = f"{model} on {corpus}; the query is in [[ ]], attention in ⟨ ⟩."
+    about += induction_sentence(atlas)
     sections = [head_section(atlas.head(*parse_head(name))) for name in heads]
     middle = "\n\n".join([about, *sections])
     before, after = text.split(BEGIN)[0], text.split(END)[1]
