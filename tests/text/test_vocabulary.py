@@ -41,9 +41,8 @@ def test_hostile_tokens_are_shown_on_one_line_without_control_characters(text: s
 
 def test_byte_level_tokens_are_their_characters_or_their_bytes() -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {
-        piece: place for place, piece in enumerate([*alphabet, "Ġthe", "Ċ", "é", "âĢ", "Ġ12", "ing", "ĠParis", "."])
-    }
+    others = ["Ġthe", "âĢ", "Ġ12", "ing", "ĠParis"]
+    words = {piece: place for place, piece in enumerate([*alphabet, *others])}
     tokenizer = Tokenizer(models.BPE(words, []))
     tokenizer.decoder = decoders.ByteLevel()
     vocabulary = vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer), len(words) + 2)
