@@ -104,7 +104,7 @@ def test_a_declared_relation_is_scored_for_every_head_against_random_ones(tmp_pa
 def test_a_relation_can_be_a_function_of_the_texts(tmp_path: Path) -> None:
     def earlier(texts: list[str]) -> np.ndarray:
         place = np.arange(len(texts))
-        return (np.array(texts)[:, None] == np.array(texts)) & (place[:, None] > place)
+        return np.asarray((np.array(texts)[:, None] == np.array(texts)) & (place[:, None] > place))
 
     table = scored(tmp_path, earlier)
     assert table.index[0] == 3
