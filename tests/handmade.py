@@ -176,3 +176,66 @@ def letters(template: str | None = None) -> PreTrainedTokenizerFast:
             single=template, special_tokens=[("<s>", 0), ("</s>", 1)]
         )
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+WORDS = ("<s>", ".", "cat", "dog", "sun", "sea", "ran", "sat", "red", "old")
+"""The vocabulary of `telling_llama`, by token; the rest of its tokens are not used."""
+
+TELLS = {
+    0: "attends to the last '.'",
+    1: "copies what it reads",
+    2: "suppresses what it reads",
+    3: "attends to earlier mentions of the same token",
+}
+"""What its heads do, in words."""
+
+
+@torch.no_grad()
+def telling_llama() -> LlamaForCausalLM:
+    """One layer of four heads over one-hot tokens: the last full stop, a copier and a suppressor that attend evenly,
+    and earlier mentions of the same token. The first and the last write nothing."""
+    config = LlamaConfig(
+        **dict(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=4, num_hidden_layers=1),
+        **dict(num_attention_heads=4, num_key_value_heads=4, head_dim=E, max_position_embeddings=128),
+        rope_parameters={"rope_type": "default", "rope_theta": 1e12},
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.zero_()
+    tokens = torch.arange(VOCABULARY)
+    model.model.embed_tokens.weight[tokens, tokens] = 1.0
+    model.lm_head.weight[tokens, tokens] = 1.0
+    attention, scale = model.model.layers[0].self_attn, 1 / WIDTH**0.5
+    frequencies = 1e12 ** (-np.arange(E // 2) / (E // 2))
+    chosen = np.zeros_like(frequencies)
+    chosen[np.abs(frequencies - np.pi / 60).argmin()] = 1.0
+    q, k = positional_head(60 * E**0.5, frequencies, distance=0, weights=chosen)
+    _every_token(attention.q_proj, 0, q * scale)
+    _every_token(attention.k_proj, 0, k * scale)
+    still, stop = _still(VOCABULARY), WORDS.index(".")
+    attention.q_proj.weight[_rows(0).start + still[0], tokens] = 12.0 * E**0.25 * scale
+    attention.k_proj.weight[_rows(0).start + still[0], stop] = 12.0 * E**0.25 * scale
+    for head, sign in ((1, 1.0), (2, -1.0)):
+        attention.v_proj.weight[_rows(head).start + tokens, tokens] = scale
+        attention.o_proj.weight[tokens, _rows(head).start + tokens] = sign
+    sharp = SHARP**0.5 * E**0.25 * scale
+    for part in (attention.q_proj, attention.k_proj):
+        part.weight[_rows(3).start + torch.tensor(still), tokens] = sharp
+    attention.q_proj.weight[_rows(3).start + 1, tokens] = 3 * E**0.25 * scale
+    attention.k_proj.weight[_rows(3).start + 1, tokens] = -3 * E**0.25 * scale
+    return model
+
+
+def telling_tokenizer() -> PreTrainedTokenizerFast:
+    """Words and full stops, each a token."""
+    tokenizer = Tokenizer(models.WordLevel({word: token for token, word in enumerate(WORDS)}, unk_token="<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+def telling_text(sentences: int = 400, seed: int = 0) -> str:
+    """Sentences of 3 to 8 random words."""
+    generator = np.random.default_rng(seed)
+    return " ".join(" ".join([*generator.choice(WORDS[2:], generator.integers(3, 9)), "."]) for _ in range(sentences))

@@ -17,12 +17,14 @@ from armillary.commands import (
     columns,
     convert,
     experiment,
+    head,
     intervene,
     labels,
     map,
     merge,
     model,
     observe,
+    relation,
     report,
     rope,
     scan,
@@ -78,6 +80,7 @@ PANELS = {
         scan.scan,
         map.map_attention,
         observe.observe,
+        relation.relation,
         model.inspect,
         weights.weights,
         scan.demo,
@@ -87,7 +90,8 @@ PANELS = {
     ),
     "Look at an atlas": (
         atlas.heads,
-        atlas.show,
+        head.head,
+        head.find,
         view.view,
         report.report,
         atlas.layers,
@@ -115,6 +119,7 @@ for panel, commands in PANELS.items():
     for command in commands:
         name = {"map_attention": "map"}.get(command.__name__)
         app.command(name=name, cls=Command, rich_help_panel=panel)(command)
+app.command(name="show", cls=Command, hidden=True, rich_help_panel="Look at an atlas")(head.head)  # its older name
 app.add_typer(experiment.experiment, name="experiment", rich_help_panel="The papers")
 
 

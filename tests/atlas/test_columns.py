@@ -33,9 +33,12 @@ from armillary.lenses import (
     labels,
     localization,
     positional,
+    reading,
     rotary,
+    sentences,
     spectral,
     tables,
+    writing,
 )
 from armillary.observe.verification import some_images
 from armillary.papers import ledger
@@ -118,10 +121,16 @@ Filled = dict[tuple[str, str], set[str]]
 def filled_by_lenses(atlas: Atlas) -> Iterable[tuple[str, str, pd.DataFrame]]:
     """Table, lens and what the lens returned."""
     others = []
-    for lens in (heads, labels, constituents, spectral, localization, rotary, gaussian, kinds):
+    for lens in (heads, labels, constituents, spectral, localization, rotary, gaussian, kinds, reading, writing):
         others.append(lens.head_columns(atlas))
         yield "heads", lens.__name__, others[-1]
-    yield "heads", labels.__name__, labels.label_columns(atlas, pd.concat(others, axis=1))
+    others.append(labels.label_columns(atlas, pd.concat(others, axis=1)))
+    yield "heads", labels.__name__, others[-1]
+    yield "heads", sentences.__name__, sentences.head_columns(atlas, pd.concat(others, axis=1))
+    yield "writes", writing.__name__, writing.write_table(atlas)
+    if atlas.has("tokens"):
+        for name, table in reading.tables(atlas).items():
+            yield name, reading.__name__, table
     yield "layers", positional.__name__, positional.layer_columns(atlas)
     if atlas.has("matrices"):
         yield "matrices", spectral.__name__, spectral.matrix_table(atlas)
@@ -129,6 +138,7 @@ def filled_by_lenses(atlas: Atlas) -> Iterable[tuple[str, str, pd.DataFrame]]:
         yield "localization", localization.__name__, localization.layer_table(atlas)
         yield "gaussian", gaussian.__name__, gaussian.layer_table(atlas)
         yield "kinds", kinds.__name__, kinds.kind_table(atlas)
+        yield "evidence", labels.__name__, labels.evidence_table(atlas)
         yield "agreement", labels.__name__, labels.agreement_table(atlas)
         if rotary.has_frequencies(atlas):
             yield "bands", rotary.__name__, rotary.bands(atlas)

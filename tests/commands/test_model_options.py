@@ -18,8 +18,21 @@ from armillary.probe.dossier import parse_head
 from program import complaint, run
 
 LOADS = {
-    *("scan", "demo", "merge", "map", "observe", "inspect", "doctor", "show", "view", "verify-heads", "frequencies"),
-    *("intervene", "rope", "train", "timeline", "experiment run"),
+    *(
+        "scan",
+        "demo",
+        "merge",
+        "map",
+        "observe",
+        "inspect",
+        "doctor",
+        "head",
+        "show",
+        "view",
+        "verify-heads",
+        "frequencies",
+    ),
+    *("intervene", "rope", "train", "timeline", "relation", "experiment run"),
 }
 """Commands that load a model (train builds one), from a folder, a hub id, or for an atlas."""
 READS = {"weights", "convert"}

@@ -204,6 +204,17 @@ class Checkpoint:
             raise ArmillaryError(_damaged(self._files[name], error)) from error
         return tensor
 
+    def read_rows(self, name: str, start: int, stop: int) -> Tensor | None:
+        """Rows start .. stop - 1 of the tensor of that name, without reading the others; or None."""
+        if name not in self._files:
+            return None
+        try:
+            with safe_open(self._files[name], framework="pt") as file:
+                tensor: Tensor = file.get_slice(name)[start:stop]
+        except (SafetensorError, OSError) as error:
+            raise ArmillaryError(_damaged(self._files[name], error)) from error
+        return tensor
+
     def header(self, name: str) -> Tensor | None:
         """An empty (meta) tensor of that name's shape and type, from the file's header; or None."""
         return self._headers.get(name)

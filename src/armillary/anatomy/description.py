@@ -11,6 +11,7 @@ from armillary.errors import ArmillaryError
 if TYPE_CHECKING:  # a description is read from an atlas without waiting for torch
     from torch import Tensor
 
+    from armillary.anatomy.ends import Ends
     from armillary.anatomy.weights import LayerWeights
 
 PairLayout = Literal["half", "interleaved"]
@@ -232,6 +233,15 @@ class Anatomy:
     _read_matrices: "Callable[[int], Iterator[tuple[str, Tensor]]] | None" = field(
         default=None, compare=False, repr=False
     )
+    _read_ends: "Callable[[], Ends] | None" = field(default=None, compare=False, repr=False)
+
+    def ends(self) -> "Ends":
+        """The embedding and the unembedding, read a few rows at a time; raises where the model has none such."""
+        if self._read_ends is None:
+            raise ArmillaryError(self.missing or "this anatomy was made from a configuration, which has no weights")
+        if not all(layer.causal for layer in self.layers):
+            raise ArmillaryError("its heads see later tokens, so its logits are not about the next one")
+        return self._read_ends()
 
     def weights(self, layer: int) -> "LayerWeights":
         """W_q, W_k, W_v, W_o of every head of `layer`: views of the model, or read from the checkpoint now."""

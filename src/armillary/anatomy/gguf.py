@@ -106,6 +106,16 @@ class GgufCheckpoint:
         )
         return torch.from_numpy(result.weights.copy())
 
+    def read_rows(self, name: str, start: int, stop: int) -> Tensor | None:
+        """Rows start .. stop - 1 of an embedding or unembedding, which are stored as they are; or None."""
+        from gguf import dequantize
+
+        stored = self._stored_names.get(name)
+        if stored is None:
+            return None
+        tensor = self._tensors[stored]
+        return torch.from_numpy(dequantize(tensor.data[start:stop], tensor.tensor_type).copy())
+
     def header(self, name: str) -> Tensor | None:
         """An empty (meta) tensor of that name's shape, or None."""
         stored = self._stored_names.get(name)

@@ -77,4 +77,4 @@ def _stored(kind: type) -> tuple[Field[Any], ...]:
 @cache
 def _types(kind: type) -> dict[str, Any]:
     """The types of the fields that are written; what only type checkers import is no type of those."""
-    return get_type_hints(kind, localns={"LayerWeights": Any, "Tensor": Any})
+    return get_type_hints(kind, localns={"LayerWeights": Any, "Tensor": Any, "Ends": Any})

@@ -13,6 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from armillary.anatomy.adapter import Adapter
 from armillary.anatomy.checkpoint import expanded, has_weights, load_config
 from armillary.anatomy.description import Anatomy, Layer
+from armillary.anatomy.ends import Ends, ends_of, stored_ends
 from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.hub import fetched
@@ -24,7 +25,7 @@ from armillary.anatomy.registry import adapter_for, adapter_of, described_part, 
 from armillary.anatomy.schemes import as_trained
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.tensors import Tensors
-from armillary.anatomy.weights import LayerWeights
+from armillary.anatomy.weights import LayerWeights, stored
 from armillary.anatomy.whole import empty_model, refuse_partial, some
 from armillary.errors import ArmillaryError
 from armillary.machine.float64 import measurable
@@ -92,11 +93,17 @@ def of_files(config: Any, source: str | Path, adapter: Any = None, delta: bool =
             )
     else:
         anatomy = _with_checkpoint(family, anatomy, config, packed or place, checkpoint)
+        anatomy = replace(anatomy, _read_ends=partial(_stored_ends, config, family, anatomy.d_model, checkpoint))
     if packed is not None and (family is None or not family.mlp):
         return anatomy  # experts have other names and shapes in GGUF files
     headers = {name: checkpoint.header(name) for name in checkpoint.names()}
     refuse_partial(packed or place, config, {name: header for name, header in headers.items() if header is not None})
     return anatomy
+
+
+def _stored_ends(config: Any, family: Adapter, width: int, checkpoint: Tensors) -> Ends:
+    empty = empty_model(config)
+    return stored_ends(empty, transformer_of(empty), blocks_name(empty, family), width, checkpoint)
 
 
 def _of_config(config: Any, part: str = "") -> Anatomy:
@@ -157,7 +164,14 @@ def _of_model(model: nn.Module, live: bool, own: bool, part: str = "") -> Anatom
             parameter = decoded_parameter(transformer_of(model), name, parameter)
         return measurable(parameter.detach())
 
-    return _readable(adapter, anatomy, root, read)
+    readable = _readable(adapter, anatomy, root, read)
+
+    def rows(name: str, start: int, stop: int) -> Tensor:
+        return stored(read, name)[start:stop]
+
+    return replace(
+        readable, _read_ends=lambda: ends_of(model, transformer_of(model), root, anatomy.d_model, read, rows)
+    )
 
 
 def _computed(model: nn.Module, name: str) -> Tensor | None:

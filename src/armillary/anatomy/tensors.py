@@ -19,6 +19,22 @@ class Tensors(Protocol):
         """An empty (meta) tensor of that name's shape and type, or None."""
 
 
+def rows_of(tensors: Tensors, name: str, start: int, stop: int) -> Tensor | None:
+    """Rows start .. stop - 1 of a tensor, alone where the checkpoint can read them alone."""
+    if isinstance(tensors, HasRows):
+        return tensors.read_rows(name, start, stop)
+    whole = tensors.read(name)
+    return None if whole is None else whole[start:stop]
+
+
+@runtime_checkable
+class HasRows(Protocol):
+    """A checkpoint that reads some rows of a tensor."""
+
+    def read_rows(self, name: str, start: int, stop: int) -> Tensor | None:
+        """Rows start .. stop - 1, or None."""
+
+
 def same_tensor(name: str, known: list[str]) -> list[str]:
     """The known names that mean this tensor: the same, or the same but for a prefix of one of them."""
     if name in known:

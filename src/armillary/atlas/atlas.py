@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from armillary.anatomy.description import Anatomy
+from armillary.atlas.head import Head
 from armillary.atlas.manifest import PLACE, Manifest, damage_sentence, read_manifest
 from armillary.atlas.record import (
     ArrayRecord,
@@ -43,6 +44,7 @@ class Atlas:
 
     path: Path
     _groups: "dict[str, xr.Dataset]" = field(default_factory=dict, repr=False, compare=False)
+    _tables: "dict[str, pd.DataFrame]" = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def tree(self) -> "xr.DataTree":
@@ -103,7 +105,8 @@ class Atlas:
             # for start-up: streams import torch
             from armillary.streams.registry import option_of_group
 
-            adds = "constituents" if name == "geometry" else option_of_group(name) or name
+            computed = {"geometry": "constituents", "vocabulary": "tokens"}  # from the weights, with these streams
+            adds = computed.get(name) or option_of_group(name) or name
             if name in ("spectral", "matrices"):
                 raise ArmillaryError(f"this atlas has no {name}", advice="`armillary weights` writes them")
             if self.kind == "weights":
@@ -153,6 +156,30 @@ class Atlas:
         if "confident" in table:  # the name in older atlases
             table = table.rename(columns={"confident": "significant"}).astype({"significant": "boolean"})
         return with_verdicts(self, table)
+
+    def table(self, name: str) -> "pd.DataFrame":
+        """A stored table by name: tokens, pairs, relations, examples, writes, evidence; empty if not measured."""
+        import pandas as pd
+
+        if name not in self._tables:
+            self._tables[name] = read_table(self, name) if self.has(f"tables/{name}") else pd.DataFrame()
+        return self._tables[name]
+
+    @property
+    def tokens(self) -> "pd.DataFrame":
+        """The key tokens that heads read more, or less, than distance explains."""
+        return self.table("tokens")
+
+    @property
+    def examples(self) -> "pd.DataFrame":
+        """The places of the text that show best what each head reads."""
+        return self.table("examples")
+
+    def head(self, layer: int, head: int) -> Head:
+        """One head: `.label`, `.does`, `.reads`, `.writes`, `.examples`, `.evidence`; an error if there is none."""
+        chosen = Head(self, layer, head)
+        _ = chosen.row
+        return chosen
 
     def to_csv(self, folder: str | Path) -> list[Path]:
         """Write layers.csv and heads.csv."""

@@ -1,25 +1,21 @@
-"""Print the tables of an atlas, one head, or several atlases side by side: heads, layers, show, compare."""
+"""Print the tables of an atlas, or several atlases side by side: heads, layers, compare."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from armillary.anatomy.options import ModelOptions
 from armillary.commands.options import (
     AsCsv,
     AsJson,
     Columns,
     Folder,
     OneLayer,
-    OtherModel,
     Rows,
     Sort,
-    output_file,
     print_json,
 )
-from armillary.commands.parameters import with_parameters
 from armillary.errors import ArmillaryError
 
 # Imports inside functions: the program starts without what this command alone needs.
@@ -47,40 +43,6 @@ def layers(
 ) -> None:
     """Print a table with one row per layer of the residual stream, from the embeddings to the last layer."""
     _print_table(folder, "layers", sort, layer, columns, as_json, as_csv)
-
-
-@with_parameters(ModelOptions)
-def show(
-    folder: Folder,
-    head: Annotated[list[str], typer.Argument(help="A head: L3H5, 3.5, or 3 5.", metavar="HEAD")],
-    text: Annotated[str | None, typer.Option(help="Show what the head does on this text; needs the model.")] = None,
-    model: OtherModel = None,
-    html: Annotated[Path | None, typer.Option(help="Write the panels to this HTML file.", callback=output_file)] = None,
-    **options: Any,
-) -> None:
-    """Print everything about one head: its numbers, its constituents, and what it attends to in a text and why."""
-    from armillary import figures
-    from armillary.anatomy.loading import as_recorded, load_for, tokenizer_of
-    from armillary.atlas.atlas import open_atlas
-    from armillary.probe.dossier import dossier, head_row, parse_head
-    from armillary.probe.terms import text_constituents
-    from armillary.terminal import tables
-
-    atlas = open_atlas(folder)
-    layer, number = parse_head(" ".join(head))
-    head_row(atlas, layer, number)
-    if html is not None and text is None:
-        raise ArmillaryError("--html draws the head on a text", advice="give one with --text")
-    on_text = None
-    if text is not None:
-        source = model or atlas.attrs["model"]["name"]
-        loaded = load_for(atlas.attrs["model"], source, **options)
-        tokenizer = tokenizer_of(source, as_recorded(atlas.attrs["model"], options))
-        on_text = text_constituents(atlas, loaded, tokenizer, layer, number, text)
-    tables.show_dossier(dossier(atlas, layer, number, on_text))
-    if html is not None and on_text is not None:
-        figures.write_page(html, f"Head {layer}.{number}", [figures.constituents(on_text)], text or "")
-        typer.echo(f"The panels are in {html}")
 
 
 def compare(

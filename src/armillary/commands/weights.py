@@ -43,6 +43,9 @@ def weights(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --against random.", min=0)] = 0,
     delta: Annotated[bool, typer.Option("--delta", help="With --adapter: the adapter's changes alone.")] = False,
+    vocabulary: Annotated[
+        bool, typer.Option(help="Also say what heads write, in tokens (the embeddings are read once a layer).")
+    ] = True,
     html: Html = None,
     as_json: AsJson = False,
     **options: Any,
@@ -64,6 +67,7 @@ def weights(
             against="random" if against else None,
             seed=seed,
             delta=delta,
+            vocabulary=vocabulary,
             progress=progress,
             **options,
         )

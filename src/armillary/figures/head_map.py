@@ -15,6 +15,7 @@ LABEL_COLORS = {
     "next": "#332288",
     "local": "#009E73",
     "first-token": "#D55E00",
+    "delimiter": "#44AA99",
     "induction": "#CC79A7",
     "duplicate": "#882255",
     "matching": "#E69F00",

@@ -4,8 +4,9 @@ Two rules; 'most' always means more than half. A head is focused if most of its 
 
 1. The label is where most of the focus goes: on repeated random tokens, induction (the token after the other copy) and
    duplicate (the other copy), not counting attention on the first token; in text, self, previous, next, first-token,
-   or local (keys up to NEAR tokens away, including those three). The label from text comes first for heads whose focus
-   is mostly on the first token even on repeated tokens; the other label is then stored as `also`.
+   delimiter (punctuation, newlines and special tokens), or local (keys up to NEAR tokens away). The label from text
+   comes first for heads whose focus is mostly on the first token even on repeated tokens; the other label is
+   then stored as `also`.
 2. A focused head with none of these labels, most of whose logits depend on content, and which is more focused than
    random heads, is named by how it uses content (`content_kinds`): `matching`, `preference` or `content`; otherwise it
    is `mixed`. A head that is not focused is `broad`.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
 
 LABELS = (
-    *("self", "previous", "next", "local", "first-token", "induction", "duplicate"),
+    *("self", "previous", "next", "local", "first-token", "delimiter", "induction", "duplicate"),
     *("matching", "preference", "content", "broad", "mixed"),
 )
 MOST = 0.5
@@ -38,6 +39,8 @@ DEVIATIONS = 5.0
 """The threshold is this many standard deviations of the null model above the mean of a head's own draws."""
 
 IN_TEXT = {"self": "self", "previous": "previous", "next": "next", "local": "near", "first-token": "first"}
+BY_CLASS = {"delimiter": "delimiter"}
+"""The same for keys that are known by their token: punctuation, newlines and special tokens, the first key left out."""
 IN_REPEATS = {"induction": "induction", "duplicate": "duplicate"}
 """Which relation of streams/patterns.py each label is about."""
 
@@ -47,6 +50,7 @@ MEASURES = {
     "next": "next_mass",
     "local": "near_mass",
     "first-token": "first_mass",
+    "delimiter": "punctuation_mass",
     "induction": "induction_score",
     "duplicate": "duplicate_score",
     "matching": "focus",
@@ -84,8 +88,8 @@ def patterns(atlas: "Atlas") -> Patterns:
     focus = flat["text_focus"]
     value, strength, waits = {}, {}, np.zeros(focus.shape, bool)
     causal = all(layer.causal for layer in atlas.anatomy.layers)
-    for label, relation in IN_TEXT.items():
-        if causal and label == "next":
+    for label, relation in (IN_TEXT | BY_CLASS).items():
+        if (causal and label == "next") or f"text_{relation}_mass" not in flat:
             continue
         value[label] = flat[f"text_{relation}_mass"]
         strength[label] = _share(value[label] - flat[f"text_{relation}_chance"], focus)
@@ -115,7 +119,7 @@ def _null(
 
     The standard deviation is that of the draws within heads, pooled over all heads of the layer.
     """
-    names = {label: f"text_{relation}_mass" for label, relation in IN_TEXT.items()}
+    names = {label: f"text_{relation}_mass" for label, relation in (IN_TEXT | BY_CLASS).items()}
     names |= {label: f"repeat_{relation}_mass" for label, relation in IN_REPEATS.items()}
     names |= dict.fromkeys((*BY_CONTENT, "broad"), "text_focus")
     missing = {label: np.full(shape, np.nan) for label in names}
@@ -125,12 +129,18 @@ def _null(
     null, threshold = dict(missing), dict(missing)
     for label, name in names.items():
         if name in draws_by_measure:
-            draws = draws_by_measure[name].transpose("layer", "draw", "head").to_numpy()
-            mean = draws.mean(1)
-            deviation = np.sqrt(draws.var(1, ddof=1).mean(-1, keepdims=True))
-            null[label] = mean.reshape(-1)
-            threshold[label] = np.maximum(draws.max(1), mean + DEVIATIONS * deviation).reshape(-1)
+            mean, least = random_threshold(draws_by_measure[name].transpose("layer", "draw", "head").to_numpy())
+            null[label], threshold[label] = mean.reshape(-1), least.reshape(-1)
     return null, threshold
+
+
+def random_threshold(
+    draws: Float[np.ndarray, "layer draw head"],
+) -> tuple[Float[np.ndarray, "layer head"], Float[np.ndarray, "layer head"]]:
+    """The mean of each head's draws, and what random heads do not reach."""
+    mean = draws.mean(1)
+    deviation = np.sqrt(draws.var(1, ddof=1).mean(-1, keepdims=True))
+    return mean, np.maximum(draws.max(1), mean + DEVIATIONS * deviation)
 
 
 def head_columns(atlas: "Atlas") -> pd.DataFrame:
@@ -206,7 +216,7 @@ def _label(strength: dict[str, float], waits: bool, beyond_random: bool) -> tupl
     """The two rules, in their order: the label, and a second one for `also`, or ''."""
     holds = {label for label, value in strength.items() if value > MOST}
     repeated = next((label for label in IN_REPEATS if label in holds), "")
-    order = ("broad", "self", "previous", "next", "first-token", "local")
+    order = ("broad", "self", "previous", "next", "first-token", "delimiter", "local")
     text = next((label for label in order if label in holds), "")
     if repeated and not waits:
         return repeated, text if text != "broad" else ""
@@ -267,7 +277,7 @@ def more_facts(atlas: "Atlas") -> pd.DataFrame:
     return table.assign(label=label)[has_facts.to_numpy(bool)].reset_index(drop=True)
 
 
-def evidence_table(atlas: "Atlas") -> pd.DataFrame:
+def evidence_table(atlas: "Atlas", heads: pd.DataFrame | None = None) -> pd.DataFrame:
     """A row for every head, label and measure: value, the same of random heads (null, threshold), whether it holds.
 
     role 'rule': the measure that decides the label; `strength` is the share of the focus (or of the logits) that it
@@ -278,7 +288,7 @@ def evidence_table(atlas: "Atlas") -> pd.DataFrame:
         return pd.DataFrame(
             columns=["layer", "head", "label", "role", "measure", "value", "null", "threshold", "strength", "holds"]
         )
-    heads, measured = atlas.heads, patterns(atlas)
+    heads, measured = atlas.heads if heads is None else heads, patterns(atlas)
     parts = []
     kinds = np.array(content_kinds(heads))
     for label in LABELS[:-1]:
@@ -313,6 +323,7 @@ EXPECTED_CORRELATIONS: tuple[tuple[str, str, str, str], ...] = (
     ("qk_align_z", "content_share", "+", "W_q and W_k that agree compare content"),
     ("eta", "entropy_norm", "-", "a wide spectrum makes sharp attention"),
     ("focus", "qk_fro", "+", "large weights make sharp attention"),
+    ("induction_score", "copying_score", "+", "what induction heads find, they write"),
 )
 """Measures of different lenses that should be correlated: (a, b, sign of their correlation, why)."""
 

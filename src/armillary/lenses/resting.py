@@ -54,14 +54,14 @@ def token_names(atlas: "Atlas") -> list[str]:
 
 
 def _positions(chosen: list[int]) -> str:
-    return ("position " if len(chosen) == 1 else "positions ") + _listed([str(place) for place in sorted(chosen)])
+    return ("position " if len(chosen) == 1 else "positions ") + listed([str(place) for place in sorted(chosen)])
 
 
 def _tokens(chosen: list[int], names: list[str]) -> str:
-    return _listed(["the first token" if place == 0 else names[place - 1] for place in chosen])
+    return listed(["the first token" if place == 0 else names[place - 1] for place in chosen])
 
 
-def _listed(parts: list[str]) -> str:
+def listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 

@@ -13,8 +13,11 @@ from armillary.lenses import kinds as kinds_lens
 from armillary.lenses import labels as labels_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import positional as positional_lens
+from armillary.lenses import reading as reading_lens
 from armillary.lenses import rotary as rotary_lens
+from armillary.lenses import sentences as sentences_lens
 from armillary.lenses import spectral as spectral_lens
+from armillary.lenses import writing as writing_lens
 
 if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
@@ -29,16 +32,24 @@ def head_table(atlas: "Atlas") -> pd.DataFrame:
     """A row for every head."""
     lenses = (
         *(heads_lens, labels_lens, constituents_lens, spectral_lens, localization_lens, rotary_lens, gaussian_lens),
-        kinds_lens,
+        *(kinds_lens, reading_lens, writing_lens),
     )
     measures = pd.concat([lens.head_columns(atlas) for lens in lenses], axis=1)
-    return _by_contract("heads", pd.concat([measures, labels_lens.label_columns(atlas, measures)], axis=1))
+    measures = pd.concat([measures, labels_lens.label_columns(atlas, measures)], axis=1)
+    return _by_contract("heads", pd.concat([measures, sentences_lens.head_columns(atlas, measures)], axis=1))
 
 
 def tables(atlas: "Atlas") -> dict[str, pd.DataFrame]:
-    """Every table of an atlas, by name: layers, heads, and matrices where their spectra were computed."""
+    """Every table of an atlas, by name: layers, heads, and those of what was measured or read from the weights."""
     by_name = {"layers": layer_table(atlas), "heads": head_table(atlas)}
-    return {**by_name, "matrices": spectral_lens.matrix_table(atlas)} if atlas.has("matrices") else by_name
+    if atlas.has("matrices"):
+        by_name["matrices"] = spectral_lens.matrix_table(atlas)
+    if atlas.has("patterns"):
+        by_name["evidence"] = labels_lens.evidence_table(atlas, by_name["heads"])
+    if atlas.has("tokens"):
+        by_name |= reading_lens.tables(atlas)
+    written = writing_lens.write_table(atlas)
+    return by_name if written.empty else {**by_name, "writes": written}
 
 
 def _by_contract(name: str, filled: pd.DataFrame) -> pd.DataFrame:

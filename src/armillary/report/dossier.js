@@ -2,6 +2,7 @@
 import { headName, headRow, make, page, percent, shown, values } from "./format.js";
 import { draw } from "./plots.js";
 import { question } from "./popover.js";
+import { reading } from "./reading.js";
 
 const dialog = document.getElementById("dossier");
 const body = document.getElementById("dossier-body");
@@ -49,7 +50,7 @@ export function openRow(row, order = values("heads", "head").map((_, i) => i)) {
     chip.style.setProperty("--chip", page.labels[label] ?? "#999999");
     title.append(" ", chip);
   }
-  body.replaceChildren(...(page.kind === "comparison" ? [changes(row)] : [words(row), panels(row), numbers(row)]));
+  body.replaceChildren(...(page.kind === "comparison" ? [changes(row)] : [words(row), reading(row), panels(row), numbers(row)]));
   if (!dialog.open) dialog.showModal();
   body.scrollTop = 0;
   title.focus();

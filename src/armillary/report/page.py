@@ -25,6 +25,7 @@ SCRIPTS = (
     "filter.js",
     "popover.js",
     "table.js",
+    "reading.js",
     "dossier.js",
     "map.js",
     "timeline.js",

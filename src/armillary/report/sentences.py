@@ -20,6 +20,7 @@ KINDS = {
     "next": "next-token",
     "local": "local",
     "first-token": "first-token",
+    "delimiter": "delimiter",
     "induction": "induction",
     "duplicate": "duplicate-token",
     "matching": "matching",

@@ -12,6 +12,7 @@ from armillary.lenses.labels import evidence_table
 from armillary.report import pictures, sentences
 from armillary.report.dossiers import dossiers, plain
 from armillary.report.page import Card, Page, Picture
+from armillary.report.reading import reading_cards
 from armillary.report.sections import sections
 from armillary.text.loss import sentence
 
@@ -50,6 +51,7 @@ def atlas_page(atlas: "Atlas") -> Page:
         "maps": word_maps(heads),
         **dossiers(atlas, evidence),
         "evidence": by_head(heads, evidence),
+        "reading": reading_cards(atlas),
     }
     weights_only = atlas.kind == "weights"
     on = "from its weights alone" if weights_only else f"on {text}"

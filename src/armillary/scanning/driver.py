@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from armillary.anatomy.description import Anatomy
+from armillary.atlas.arrays import Arrays
 from armillary.engines.driving import drive
 from armillary.engines.engine import Done, Engine, Task
 from armillary.engines.packing import Data
@@ -29,7 +30,7 @@ from armillary.scanning.folder import (
     restore,
 )
 from armillary.scanning.folder import plan as plan_shards
-from armillary.scanning.job import Facts, anatomy_through
+from armillary.scanning.job import Facts, anatomy_through, vocabulary_through
 from armillary.scanning.job import text_loss as loss_of
 from armillary.scanning.options import ScanSettings
 from armillary.scanning.parts import write_sequences
@@ -37,10 +38,13 @@ from armillary.scanning.passes import FurtherPasses, plan_further
 from armillary.scanning.settings import as_record, shard_of, wanted_of
 from armillary.scanning.spectra import groups_from_weights
 from armillary.scanning.tasks import ShardWork
+from armillary.scanning.vocabulary import add_matches, text_arrays, vocabulary_arrays
 from armillary.scanning.writing import write_atlas
 from armillary.streams.declaration import Pass
 from armillary.streams.loops import compile_loops
 from armillary.streams.stream import Stream
+from armillary.streams.token_means import MEANT_TOKENS, TokenMeans
+from armillary.streams.tokens import TOKENS
 from armillary.text import loss as text_loss
 from armillary.text.sequences import Sequences
 
@@ -95,6 +99,10 @@ class Run:
                 place.write_merged(len(shards), merged)
                 merged |= self._further_passes(place, plan, anatomy)
             from_weights, notes = groups_from_weights(anatomy, merged)
+            if TOKENS.name in self.settings["streams"]:
+                arrays, unwritten = self._vocabulary(anatomy, plan, merged)
+                from_weights |= {"vocabulary": arrays} if arrays else {}
+                notes += unwritten
             about = {**description, **self._about(notes)}
             try:
                 write_atlas(place, shards, merged, from_weights, anatomy, self.sequences, about, versions())
@@ -160,6 +168,7 @@ class Run:
             first,
             sample=settings["second_pass"],
             seed=settings["seed"],
+            vocabulary=self.sequences.vocabulary,
         )
 
     def _finite_sequences(self, place: ScanFolder, shards: Sequence[Shard]) -> Any:
@@ -173,6 +182,20 @@ class Run:
         self.engine.share(pickle.dumps(plan.for_workers()))
         drive(self.engine, work, self.progress, MERGE_EVERY)
         return work.merged
+
+    def _vocabulary(self, anatomy: Anatomy, plan: FurtherPasses, merged: dict[str, Stream]) -> tuple[Arrays, list[str]]:
+        """What heads write and match, in tokens, and the texts of tokens; with a note where the first is not known."""
+        words = self.sequences.vocabulary
+        if anatomy.missing:
+            return text_arrays(words) if words else {}, []
+        layers = vocabulary_through(self.engine, self.settings["seed"])
+        if isinstance(layers, str):
+            return text_arrays(words) if words else {}, [f"what heads write, in tokens, is not known: {layers}"]
+        means = merged.get("tokens.mean")
+        if means is not None:
+            by_layer = {layer: TokenMeans.means(state) for layer, state in means.states.items()}
+            add_matches(anatomy, layers, by_layer, plan.read_tokens[:MEANT_TOKENS])
+        return vocabulary_arrays(layers, words), []
 
     def description(self) -> dict[str, Any]:
         """Everything that the numbers depend on; a resumed scan must have the same."""

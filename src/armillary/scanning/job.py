@@ -33,7 +33,8 @@ from armillary.observe.view import AttentionView
 from armillary.scanning.folder import PASS_FILES, FileKind, taken
 from armillary.scanning.passes import FurtherPasses
 from armillary.scanning.settings import wanted_of
-from armillary.scanning.tasks import RESULT, MeasureLoss, ReadWeights, ShardWork
+from armillary.scanning.tasks import RESULT, MeasureLoss, ReadVocabulary, ReadWeights, ShardWork
+from armillary.scanning.vocabulary import LayerArrays, vocabulary_layers
 from armillary.streams.collector import Collector, NotFinite
 from armillary.streams.declaration import Pass
 from armillary.streams.registry import declared
@@ -140,7 +141,7 @@ class ScanBench:
         self._begun = 0  # the first row of the batch that runs
         parameter = next(model.parameters())
         self.facts = Facts(
-            anatomy=replace(self.anatomy, _read_layer=None, _read_matrices=None),
+            anatomy=replace(self.anatomy, _read_layer=None, _read_matrices=None, _read_ends=None),
             weights=fingerprint(model),
             config=config_hash(model),
             dtype=str(parameter.dtype).removeprefix("torch."),
@@ -172,6 +173,8 @@ class ScanBench:
         work = task.work
         if isinstance(work, ReadWeights):
             yield Done({RESULT: pickle.dumps(in_memory(self.anatomy.weights(work.layer), copy=True))})
+        elif isinstance(work, ReadVocabulary):
+            yield Done({RESULT: pickle.dumps(vocabulary_layers(self.anatomy, work.seed))})
         elif isinstance(work, MeasureLoss):
             yield Done({RESULT: pickle.dumps(self._losses(work.text))})
         elif task.alone:
@@ -326,6 +329,17 @@ def text_loss(engine: Engine, facts: Facts, sequences: Sequences) -> dict[str, A
     assert isinstance(result, bytes)
     measured: dict[str, Losses] | None = pickle.loads(result)
     return None if measured is None else summary(measured, sequences, sample, facts.anatomy.vocabulary)
+
+
+def vocabulary_through(engine: Engine, seed: int) -> LayerArrays | str:
+    """What the workers' model writes and matches, in tokens, by layer; or why that cannot be said."""
+    try:
+        result = run_task(engine, Task(ReadVocabulary(seed))).files[RESULT]
+    except ArmillaryError as error:
+        return str(error)
+    assert isinstance(result, bytes)
+    layers: LayerArrays | str = pickle.loads(result)
+    return layers
 
 
 def anatomy_through(engine: Engine, facts: Facts) -> Anatomy:

@@ -2,8 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,15 @@ from armillary.scanning.folder import (
     unpack_file,
 )
 from armillary.text.sequences import Sequences
+from armillary.text.vocabulary import Vocabulary
+
+
+class VocabularyRecord(TypedDict):
+    """The texts of all tokens, their classes, and which are words with a capital letter."""
+
+    texts: list[str]
+    kinds: list[int]
+    capital: list[int]
 
 
 class DocumentsRecord(TypedDict):
@@ -29,6 +39,7 @@ class DocumentsRecord(TypedDict):
     after: list[int]
     begin: int | None
     token_names: dict[str, str]
+    vocabulary: NotRequired[VocabularyRecord | None]
 
 
 def write_sequences(place: ScanFolder, sequences: Sequences, first: int, last: int) -> None:
@@ -46,6 +57,7 @@ def write_sequences(place: ScanFolder, sequences: Sequences, first: int, last: i
         "before": sequences.before,
         "after": sequences.after,
         "begin": sequences.begin,
+        "vocabulary": None if sequences.vocabulary is None else _vocabulary_record(sequences.vocabulary),
     }
     write_with_checksum(place.work / "blocks", Packed(tensors).pieces())
     write_with_checksum(place.work / "documents", [json.dumps(about).encode()])
@@ -78,7 +90,20 @@ def read_sequences_of(places: list[ScanFolder]) -> Sequences:
         tuple(about["before"]),
         tuple(about["after"]),
         about["begin"],
+        _vocabulary_of(about.get("vocabulary")),
     )
+
+
+def _vocabulary_record(vocabulary: Vocabulary) -> VocabularyRecord:
+    capital = np.flatnonzero(vocabulary.capital).tolist()
+    return {"texts": list(vocabulary.texts), "kinds": vocabulary.kinds.tolist(), "capital": capital}
+
+
+def _vocabulary_of(record: VocabularyRecord | None) -> Vocabulary | None:
+    if record is None:
+        return None
+    kinds = np.array(record["kinds"], np.uint8)
+    return Vocabulary(tuple(record["texts"]), kinds, np.isin(np.arange(len(kinds)), record["capital"]))
 
 
 def _checked_sequences(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,12 +7,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from armillary.anatomy.description import Anatomy
+from armillary.streams.attention import AttentionStatistics
 from armillary.streams.declaration import Context, Pass
 from armillary.streams.patterns import NEAR
 from armillary.streams.registry import new_streams
 from armillary.streams.resting import most_seen
 from armillary.streams.stream import Stream
+from armillary.streams.tokens import READ_TOKENS, TOKENS
 from armillary.streams.wanted import Wanted
+from armillary.text.vocabulary import Vocabulary
 
 PROBES = 8
 """Number of sequences of repeated random tokens: scores are means over 8 x 64 rows, with standard errors below 0.02."""
@@ -33,6 +36,9 @@ class FurtherPasses:
     tracked_tokens: tuple[int, ...]
     period: int
     before: int
+    read_tokens: tuple[int, ...] = ()
+    by_lag: dict[int, Float[Tensor, "head lag"]] = field(default_factory=dict)
+    vocabulary: Vocabulary | None = None
     tokens: dict[Pass, Int[np.ndarray, "sequence token"]] = field(default_factory=dict)
 
     def streams(self, when: Pass, anatomy: Anatomy) -> dict[str, Stream]:
@@ -46,6 +52,9 @@ class FurtherPasses:
             tracked_tokens=self.tracked_tokens,
             period=self.period,
             before=self.before,
+            read_tokens=self.read_tokens,
+            by_lag=self.by_lag,
+            vocabulary=self.vocabulary,
         )
         return new_streams(self.wanted.streams, context, when)
 
@@ -66,6 +75,7 @@ def plan_further(
     *,
     sample: int,
     seed: int,
+    vocabulary: Vocabulary | None = None,
 ) -> FurtherPasses:
     """Plan the passes on the sequences that gave finite numbers; `first` are the merged streams of the first pass.
 
@@ -73,15 +83,27 @@ def plan_further(
     """
     repeated, period, before = repeated_sequences(tokens, anatomy, seed)
     positions = first.get("input.position")
+    causal = all(layer.causal for layer in anatomy.layers)
+    reads_tokens = TOKENS.name in wanted.streams
     return FurtherPasses(
         wanted,
         seed,
         None if positions is None or not positions.states else positions.finish()["mean"].cpu(),
-        most_seen(tokens[:sample], all(layer.causal for layer in anatomy.layers)),
+        most_seen(tokens[:sample], causal),
         period,
         before,
+        most_seen(tokens[:sample], causal, READ_TOKENS) if reads_tokens else (),
+        mean_by_lag(first) if reads_tokens else {},
+        vocabulary,
         {Pass.SAMPLE: tokens[:sample], Pass.REPEATS: repeated},
     )
+
+
+def mean_by_lag(first: dict[str, Stream]) -> dict[int, Float[Tensor, "head lag"]]:
+    """The mean attention of every layer's heads by lag, in float32."""
+    stream = first.get("attention.head")
+    states = {} if stream is None else stream.states
+    return {layer: AttentionStatistics.attention_by_lag(state).float().cpu() for layer, state in states.items()}
 
 
 def repeated_sequences(

@@ -31,6 +31,7 @@ from armillary.text.sequences import (
     refuse_too_many,
     token_sequences,
 )
+from armillary.text.vocabulary import vocabulary_of
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray
 
@@ -197,4 +198,5 @@ def _with_token_names(sequences: Sequences, tokenizer: Any, settings: ScanSettin
         return sequences
     causal = all(layer.causal for layer in facts.anatomy.layers)
     counted = most_seen(sequences.tokens[: settings["second_pass"]], causal)
-    return replace(sequences, token_names={str(token): str(tokenizer.decode([token])) for token in counted})
+    names = {str(token): str(tokenizer.decode([token])) for token in counted}
+    return replace(sequences, token_names=names, vocabulary=vocabulary_of(tokenizer, facts.anatomy.vocabulary))

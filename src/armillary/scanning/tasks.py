@@ -32,6 +32,13 @@ class ReadWeights:
 
 
 @dataclass(frozen=True)
+class ReadVocabulary:
+    """Compute what every head writes, in tokens, from the weights."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
 class MeasureLoss:
     """Measure how well the model predicts this text."""
 

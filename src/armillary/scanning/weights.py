@@ -3,6 +3,7 @@
 import datetime
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.hub import commit_of, fetched
 from armillary.anatomy.identity import config_hash, fingerprint, folder_identity
+from armillary.anatomy.loading import tokenizer_of
 from armillary.anatomy.naming import title
 from armillary.anatomy.options import complete, keywords, refuse_idle
 from armillary.anatomy.source import describe
@@ -29,6 +31,7 @@ from armillary.engines.packing import Packed
 from armillary.errors import ArmillaryError
 from armillary.files.atomic import write_problem
 from armillary.lenses.tables import tables
+from armillary.lenses.vocabulary import VocabularyLens
 from armillary.machine.temporary import temporary_folder
 from armillary.observe.verified import versions
 from armillary.progress import Progress
@@ -36,6 +39,8 @@ from armillary.scanning.folder import FileKind, ScanFolder
 from armillary.scanning.options import WeighOptions
 from armillary.scanning.spectra import Against, layer_arrays, spectral_arrays
 from armillary.scanning.tasks import LayerSpectra
+from armillary.scanning.vocabulary import vocabulary_arrays
+from armillary.text.vocabulary import Vocabulary, vocabulary_of
 
 
 @keywords(WeighOptions)
@@ -47,6 +52,7 @@ def weigh(
     against: Against | None = None,
     seed: int = 0,
     delta: bool = False,
+    vocabulary: bool = True,
     **options: Unpack[WeighOptions],
 ) -> Atlas:
     """The spectra of a model's weights as an Atlas, kept in the folder `out` (without one, until the program ends).
@@ -54,7 +60,8 @@ def weigh(
     `source` is a folder of safetensors, a hub id, a GGUF file (none is loaded as a model) or a loaded model. Quantized
     weights are decoded; an `adapter` is merged, or with `delta` its changes are weighed alone. `matrices` also
     compares q, k, v, o, gate, up and down with random matrices, which takes most of the time. against="random" adds the
-    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. Several `workers` share
+    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. `vocabulary` adds what
+    heads write, in tokens (lenses/vocabulary.py): embeddings are read once, and once a layer. Several `workers` share
     the layers, as local processes or on the Ray cluster at `address` (engine="ray").
     """
     if against not in (None, "random"):
@@ -65,6 +72,7 @@ def weigh(
     anatomy.weights(0)  # raises an error with the reason if the weights cannot be read
     settings: dict[str, Any] = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
     settings |= {"delta": True} if delta else {}
+    settings |= {} if vocabulary else {"vocabulary": False}
     description = {
         "model": {"name": _name(source), **files.identity(), **files.record(), "family": anatomy.family},
         "corpus": {"name": "none: weights alone"},
@@ -74,14 +82,14 @@ def weigh(
     with ScanFolder(place) as folder:
         if not folder.begin(description, resume=chosen["resume"], overwrite=chosen["overwrite"]):
             with opened(chosen["engine"], chosen["workers"], chosen["threads"], chosen["address"]) as engine:
-                engine.start(WeighJob(files, matrices, against, seed))
+                engine.start(WeighJob(files, matrices, against, seed, vocabulary and not delta))
                 layers = _Layers(folder, len(anatomy.layers))
                 progress = chosen["progress"] or Progress()
                 progress.begin("reading weights", len(layers), "layers")
                 drive(engine, layers, progress, len(layers))
             _refuse_changed(folder, description, files.identity())
             try:
-                _write(folder, anatomy, description)
+                _write(folder, anatomy, description, files.vocabulary(anatomy) if vocabulary and not delta else None)
             except OSError as error:
                 shutil.rmtree(folder.work / "atlas.zarr", ignore_errors=True)
                 raise ArmillaryError(write_problem(folder.atlas, error)) from error
@@ -122,6 +130,15 @@ class Files:
         place = fetched(self.source, revision=self.revision)
         return {"weights": folder_identity(place, trust_remote_code=self.trust_remote_code, adapter=self.adapter)}
 
+    def vocabulary(self, anatomy: Anatomy) -> Vocabulary | None:
+        """The texts of tokens, where a tokenizer lies beside the weights."""
+        if isinstance(self.source, nn.Module):
+            return None
+        try:
+            return vocabulary_of(tokenizer_of(self.source, {"revision": self.revision}), anatomy.vocabulary)
+        except ArmillaryError:
+            return None  # tokens are then named by their numbers
+
     def record(self) -> dict[str, str]:
         """The commit and the adapter, where there are any."""
         return {name: value for name, value in (("revision", self.revision), ("adapter", self.adapter)) if value}
@@ -135,6 +152,7 @@ class WeighJob:
     matrices: bool
     against: Against | None
     seed: int
+    vocabulary: bool
 
     @property
     def here_only(self) -> bool:
@@ -155,13 +173,21 @@ class WeighBench:
         self._job = job
         self._anatomy = job.files.describe()
         self.facts = {**({} if job.here_only else job.files.identity()), **versions()}
+        self._lens: VocabularyLens | None = None
+        if job.vocabulary:
+            with suppress(ArmillaryError):  # a model without an unembedding
+                self._lens = VocabularyLens(self._anatomy.ends(), job.seed)
 
     def share(self, data: bytes) -> None:
         """Layers share no data."""
 
     def run(self, task: Task) -> Iterator[Event]:
         layer, job = task.work.layer, self._job
-        yield Done({FileKind.LAYER: Packed(layer_arrays(self._anatomy, layer, job.matrices, job.against, job.seed))})
+        arrays = layer_arrays(self._anatomy, layer, job.matrices, job.against, job.seed)
+        if self._lens is not None:
+            tokens = self._lens.layer(self._anatomy.layers[layer], self._anatomy.weights(layer))
+            arrays |= {f"vocabulary.{name}": tensor.contiguous() for name, tensor in tokens.items()}
+        yield Done({FileKind.LAYER: Packed(arrays)})
 
 
 class _Layers:
@@ -206,7 +232,7 @@ def _matrix_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
     return arrays
 
 
-def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) -> None:
+def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any], vocabulary: Vocabulary | None) -> None:
     layers = [folder.layer(layer.index) for layer in anatomy.layers]
     finished = [layer for layer in layers if layer is not None]
     if len(finished) < len(layers):
@@ -224,13 +250,20 @@ def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any]) ->
         "notes": _notes(finished, description),
     }
     zarr.create_group(part, attributes=attributes)
-    write_group(part, "spectral", spectral_arrays(finished))
+    spectra = [{key: layer[key] for key in layer if not key.startswith("vocabulary.")} for layer in finished]
+    write_group(part, "spectral", spectral_arrays(spectra))
     if description["settings"]["matrices"]:
         shapes = [
             {key.removeprefix("shape."): layer[key].tolist() for key in layer if key.startswith("shape.")}
             for layer in finished
         ]
         write_group(part, "matrices", _matrix_arrays(finished), {"shapes": shapes})
+    tokens = [
+        {key.removeprefix("vocabulary."): layer[key] for key in layer if key.startswith("vocabulary.")}
+        for layer in finished
+    ]
+    if any(tokens):
+        write_group(part, "vocabulary", vocabulary_arrays(tokens, vocabulary))
     write_tables(part, tables(Atlas(part)))
     write_manifest(part)
     part.replace(folder.atlas)

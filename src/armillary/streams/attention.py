@@ -1,5 +1,6 @@
 """Entropy, masses, distances and logit moments of every head, in one pass over its logits, a tile at a time."""
 
+from jaxtyping import Float
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
@@ -18,6 +19,7 @@ class AttentionStatistics:
 
     Attention counts all visible keys, including the first. Logit moments count only pairs of kept tokens (the first
     `skip` tokens are left out as queries and as keys), before the soft-cap. Entropy counts a sink as one more outcome.
+    attention_by_lag: mean attention of the same pairs by lag, what position alone explains.
     rho: how often a key in each of PLACES parts passes a signal (streams/localization.py); rho_keys: mean number of
     keys. channel_share, bias_share: share of the logits of each channel of q and k, and of the bias, defined like the
     share_* columns (docs/reference.md); they add to 1. Sums along a row of logits, and by lag over a block's rows, are
@@ -41,6 +43,7 @@ class AttentionStatistics:
             **dict.fromkeys((*per_head, *MOMENTS), ("head",)),
             "logit_mean_by_lag": ("head", "lag"),
             "logit_variance_by_lag": ("head", "lag"),
+            "attention_by_lag": ("head", "lag"),
             "logit_matrix": ("head", "query_cell", "key_cell"),
             "rho": ("head", "place"),
             "rho_keys": ("head",),
@@ -92,6 +95,7 @@ class AttentionStatistics:
             **finish_moments(state),
             "logit_mean_by_lag": mean_by_lag[:, lags],
             "logit_variance_by_lag": by_lag[:, lags].clamp(min=0),
+            "attention_by_lag": self.attention_by_lag(state)[:, lags],
             "logit_matrix": state["cell_sum"] / state["cell_count"],
             "rho": state["rho_hits"] / state["rho_count"],
             "rho_keys": state["rho_keys"] / state["rho_rows"],
@@ -99,6 +103,11 @@ class AttentionStatistics:
             "bias_share": state["bias_sum"] / state["logit_square"],
             "logit_square": state["logit_square"],
         }
+
+    @staticmethod
+    def attention_by_lag(state: State) -> Float[Tensor, "head lag"]:
+        """The mean attention of kept pairs at each lag i - j, from -(length - 1) on; 0 where there are none."""
+        return state["lag_attention"] / state["lag_count"].clamp(min=1)
 
 
 MASSES = ("entropy", "least_entropy", "self_mass", "prev_mass", "first_mass", "sink_mass", "mean_distance")

@@ -18,7 +18,7 @@ class Places:
     def __init__(self, heads: int, length: int, device: torch.device) -> None:
         self.length = length
         lags, cells = 2 * length - 1, min(length, CELLS)
-        shapes = {"lag_sum": (heads, lags), "lag_square": (heads, lags), "lag_count": (1, lags)}
+        shapes = dict.fromkeys(("lag_sum", "lag_square", "lag_attention"), (heads, lags)) | {"lag_count": (1, lags)}
         grids = {"cell_sum": (heads, cells, cells), "cell_count": (1, cells, cells)}
         where = wide(torch.empty(0, device=device))
         self.state: State = {name: where.new_zeros(shape) for name, shape in {**shapes, **grids}.items()}

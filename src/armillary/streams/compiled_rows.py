@@ -3,7 +3,7 @@
 
     for every head, text and row
         1 visible    the logits that the row sees; under a mask they are first copied next to each other
-        2 places     sums of the logits and of their squares by lag, and of the logits by cell
+        2 places     sums of the logits, of their squares and of the attention by lag, and of the logits by cell
         3 moments    mean of the logits, and sums of powers about it
         4 hits       which keys pass a signal (streams/localization.py)
         5 softmax    exp(logit - largest), and sums of it
@@ -217,9 +217,10 @@ def square_about_mean(row, at, n):
 def add_softmax(sums, h, number, total, gap, distance, top, near, sinks):
     """Entropy, masses and distance of a row; near: weights of its own key, the previous and the first one.
 
-    A sink is one more outcome.
+    A sink is one more outcome. Returns what the weights are multiplied with to be the attention.
     """
     own, before, first = near
+    scale = 1.0
     if len(sinks) > 0:
         sink = sinks[h]
         new = max(top, sink)
@@ -228,6 +229,7 @@ def add_softmax(sums, h, number, total, gap, distance, top, near, sinks):
         total = less * total + extra
         distance, own, before, first = distance * less, own * less, before * less, first * less
         sums[h, SINK] += extra / total
+        scale = less
     entropy = max(math.log(total) - gap / total, 0.0)
     sums[h, ENTROPY] += entropy
     sums[h, DISTANCE] += distance / total
@@ -237,6 +239,7 @@ def add_softmax(sums, h, number, total, gap, distance, top, near, sinks):
     if number > 1:
         sums[h, ENTROPY_NORM] += entropy / math.log(number)
         sums[h, ENTROPY_ROWS] += 1.0
+    return scale / total
 
 
 @compiled
@@ -257,10 +260,10 @@ def of_key(weights, keys, n, key):
 @compiled
 def add_attention(row, at, n, square, shift, own, first, keys, masked, weights, sinks, sums, h):
     """Entropies, masses and distance of a row; own, first: columns of its own key and of the text's first. Under a mask
-    `keys` are the columns of the row's logits."""
+    `keys` are the columns of the row's logits. Returns what `weights` are multiplied with to be the attention."""
     if n == 0:
         sums[h, SINK] += 1.0 if len(sinks) > 0 else 0.0
-        return
+        return ZERO
     sums[h, LEAST] += least_entropy(square, f8(n))
     top = largest(row, at, n)
     total, gap, distance = soft_sums(row, at, n, top, f4(own), weights)
@@ -269,4 +272,18 @@ def add_attention(row, at, n, square, shift, own, first, keys, masked, weights, 
         near = (of_key(weights, keys, n, own), of_key(weights, keys, n, own - 1), of_key(weights, keys, n, first))
     else:
         near = (at_column(weights, n, own), at_column(weights, n, own - 1), at_column(weights, n, first))
-    add_softmax(sums, h, f8(n), total, gap, distance, f8(top) + shift, near, sinks)
+    return f4(add_softmax(sums, h, f8(n), total, gap, distance, f8(top) + shift, near, sinks))
+
+
+@compiled
+def add_by_lag(weights, first, n, scale, lags, at):
+    """Add the attention on keys first to n to the sums of their lags."""
+    for j in range(first, n):
+        lags[at + j] += weights[j] * scale
+
+
+@compiled
+def scatter_by_lag(weights, keys, first, n, scale, lags, at):
+    """The same for keys that are not consecutive; `keys` are their columns."""
+    for j in range(first, n):
+        lags[at + keys[j]] += weights[j] * scale

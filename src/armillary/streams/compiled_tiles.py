@@ -14,10 +14,12 @@ from armillary.streams.compiled_rows import (
     ROWS,
     ZERO,
     add_attention,
+    add_by_lag,
     add_logits,
     add_places,
     f4,
     f8,
+    scatter_by_lag,
     scatter_places,
     square_about_mean,
     u8,
@@ -88,14 +90,15 @@ def add_masked_row(flat, at, width, where, tile, soft, seen, shift, off, lag, si
     left_out = u8(0)
     while left_out < n and keys[left_out] < skipped:
         left_out += u8(1)
-    scatter_places(values, keys, left_out, n - left_out, off, near, lags, lag, lag + u8(len(lags) // 2), column)
+    scatter_places(values, keys, left_out, n - left_out, off, near, lags, lag, lag + u8(len(lags) // 3), column)
     mean, square = add_logits(values, u8(0), left_out, n, shift, late, sums, hits, h)
     if len(soft) > 0:
         gather(soft, at, width, seen, of_text, of_head, i, soft_values, keys)
         square = square_about_mean(soft_values, u8(0), n)
-        add_attention(soft_values, u8(0), n, square, shift, own, first, keys, True, weights, sinks, sums, h)
+        scale = add_attention(soft_values, u8(0), n, square, shift, own, first, keys, True, weights, sinks, sums, h)
     else:
-        add_attention(values, u8(0), n, square, shift, own, first, keys, True, weights, sinks, sums, h)
+        scale = add_attention(values, u8(0), n, square, shift, own, first, keys, True, weights, sinks, sums, h)
+    scatter_by_lag(weights, keys, left_out, n, scale, lags, lag + u8(len(lags) // 3 * 2))
     center_gathered(flat, at, width, values, keys, left_out, n, f4(mean))
     return mean
 
@@ -108,14 +111,19 @@ def add_row(flat, at, width, start, stop, where, tile, soft, shift, off, lag, si
     lags, column, weights, _, _, keys, near = buffers
     kept = min(max(start, u8(tile[0])), stop)
     once = lag + kept
-    add_places(flat, at + kept, stop - kept, off, near, lags, once, once + u8(len(lags) // 2), column, kept)
+    add_places(flat, at + kept, stop - kept, off, near, lags, once, once + u8(len(lags) // 3), column, kept)
     mean, square = add_logits(flat, at + start, kept - start, stop - start, shift, late, sums, hits, h)
     own, first = np.int64(tile[3]) + i - np.int64(start), tile[4] - np.int64(start)
     if len(soft) > 0:
         square = square_about_mean(soft, at + start, stop - start)
-        add_attention(soft, at + start, stop - start, square, shift, own, first, keys, False, weights, sinks, sums, h)
+        scale = add_attention(
+            soft, at + start, stop - start, square, shift, own, first, keys, False, weights, sinks, sums, h
+        )
     else:
-        add_attention(flat, at + start, stop - start, square, shift, own, first, keys, False, weights, sinks, sums, h)
+        scale = add_attention(
+            flat, at + start, stop - start, square, shift, own, first, keys, False, weights, sinks, sums, h
+        )
+    add_by_lag(weights, kept - start, stop - start, scale, lags, lag + start + u8(len(lags) // 3 * 2))
     center(flat, at, kept, stop, f4(mean), u8(0), u8(tile[1]))
     center(flat, at, kept, stop, f4(mean), u8(tile[2]), width)
     return mean
@@ -153,8 +161,8 @@ def add_rows(
             sums[h, BIASED] += total
         if i % FLUSH == FLUSH - 1 or i == rows - 1:
             span = min(width + u8(FLUSH), count - lag)
-            flush(buffers[0], lag, span, flat_lags, u8(h) * u8(2) * count + lag)
-            flush(buffers[0], count + lag, span, flat_lags, u8(h) * u8(2) * count + count + lag)
+            for part in range(u8(3)):
+                flush(buffers[0], part * count + lag, span, flat_lags, (u8(h) * u8(3) + part) * count + lag)
         if i == rows - 1 or row_cell[i + 1] != row_cell[i]:
             to = u8(h * cells.shape[1] + row_cell[i]) * u8(cells.shape[2])
             flush_cells(buffers[1], width, key_cell, flat_cells, to)
@@ -175,7 +183,7 @@ def add_heads(
     """
     width = logits.shape[3]
     scratch = (
-        *(np.zeros(2 * lags.shape[2], f4), np.zeros(width, f4)),
+        *(np.zeros(3 * lags.shape[2], f4), np.zeros(width, f4)),
         *(np.empty(width, f4), np.empty(width, f4), np.empty(width, f4), np.empty(width, np.uint64)),
     )
     flat = logits.reshape(-1)

@@ -1,7 +1,7 @@
 """The declaration of a stream, written once in the file of its statistic and listed in registry.py."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from jaxtyping import Float
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from armillary.anatomy.description import Anatomy, Rotary
 from armillary.streams.stream import Statistic
+from armillary.text.vocabulary import Vocabulary
 
 
 class Reads(Enum):
@@ -58,6 +59,12 @@ class Context:
     """Means of the attention input by position, from the first pass."""
     tracked_tokens: tuple[int, ...] = ()
     """The tokens that most queries see."""
+    read_tokens: tuple[int, ...] = ()
+    """More of them, for what heads read."""
+    by_lag: dict[int, Float[Tensor, "head lag"]] = field(default_factory=dict)
+    """The mean attention of every layer's heads by lag i - j, from the first pass."""
+    vocabulary: Vocabulary | None = None
+    """The texts and classes of tokens, where there is a tokenizer."""
     period: int = 0
     """Number of random tokens that are repeated; 0 if sequences are too short for two copies."""
     before: int = 0

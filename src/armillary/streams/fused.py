@@ -112,7 +112,7 @@ class FusedLayer:
         by_head = view.mask is not None and view.mask.shape[1] > 1  # pairs are counted for the first head alone
         self.middle = np.zeros(heads) if by_head else self.shift.mean((0, 2))
         self.sums, self.hits = np.zeros((heads, len(NAMES))), np.zeros((heads, 2, PLACES))
-        self.lags, self.cells = np.zeros((heads, 2, lags)), np.zeros((heads, cells, cells))
+        self.lags, self.cells = np.zeros((heads, 3, lags)), np.zeros((heads, cells, cells))
         self.lag_count, self.cell_count = np.zeros(lags), np.zeros((cells, cells))
         self.channels = np.zeros((heads, k.shape[-1]))
         self.near = self._near_by_lag()
@@ -146,6 +146,7 @@ class FusedLayer:
             "rows": sums["rows"][0],
             "lag_sum": once + near * count,
             "lag_square": twice + 2 * near * once + near**2 * count,
+            "lag_attention": self.lags[:, 2, ::-1],
             "lag_count": count[None],
             "cell_sum": self.cells + middle[..., None] * self.cell_count,
             "cell_count": self.cell_count[None],

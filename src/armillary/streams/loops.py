@@ -9,6 +9,7 @@ from armillary.machine.compiler import warm_up
 from armillary.observe.view import AttentionView
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.chunks import ChunkNorms
+from armillary.streams.looks import Text, look, strongest
 from armillary.streams.moments import PositionMoments
 from armillary.streams.similarity import OutputRank
 
@@ -24,4 +25,7 @@ def _example() -> None:
     AttentionStatistics(1, 4).measure(view)
     OutputRank(1).measure(view)
     PositionMoments().measure(k[0])
+    seen = view.visible()[0, 0].numpy()
+    looked = look(view.attention()[0, 0].numpy(), torch.ones(7).numpy(), seen, 1, Text.of(torch.arange(4).numpy()))
+    strongest(looked.pairs, 2)
     ChunkNorms((Rotary(frequencies=(1.0, 0.1), layout="half", base=100.0),), 1, 4).measure(view)

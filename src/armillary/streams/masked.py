@@ -11,6 +11,7 @@ from armillary.streams.localization import Propagation, least_entropy
 from armillary.streams.rows import (
     HIDDEN,
     CenteredRows,
+    attention_rows,
     attention_sums,
     centered_rows,
     channel_sums,
@@ -61,7 +62,10 @@ class MaskedBlock:
         capped = logits
         if self.view.softcap is not None:
             capped = soft_capped(tile.products, self.view.softcap) + (0.0 if tile.bias is None else tile.bias)
-        soft = soft_rows(capped, hidden, visible, self.distance, self.block)
+        soft, weight = soft_rows(capped, hidden, visible, self.distance, self.block)
+        sinks = None if self.view.sinks is None else self.view.sinks[heads]
+        attention = attention_rows(soft, weight, sinks).mul_(kept)
+        self.places.add_pairs_by_lag("lag_attention", heads, self.block, wide(attention).sum(0))
         rows = centered_rows(logits, kept, count)
         powers = row_powers(rows)
         if self.view.softcap is not None:
@@ -76,7 +80,7 @@ class MaskedBlock:
         self.places.add_pairs_by_lag("lag_square", heads, self.block, twice)
         self.places.add_pairs_by_cell("cell_sum", heads, self.block, once)
         return {
-            **attention_sums(soft, visible, None if self.view.sinks is None else self.view.sinks[heads]),
+            **attention_sums(soft, visible, sinks),
             **logit_moments(powers),
             **channel_sums(tile.q, read_keys, biased, powers.square),
             **self._hits(rows.off, heads, kept),

@@ -12,7 +12,7 @@ from armillary.observe.precision import single
 from armillary.observe.rebuild import distance_terms, queries_and_keys
 from armillary.observe.view import AttentionView
 from armillary.streams.declaration import Context, Declaration, Pass, Reads
-from armillary.streams.patterns import PATTERNS, TEXT, Masses, repeat_masses
+from armillary.streams.patterns import PATTERNS, Masses, repeat_masses, text_masses
 from armillary.streams.stream import State, Statistic
 
 
@@ -103,7 +103,7 @@ IN_TEXT = Declaration(
     "null.text",
     PATTERNS,
     Reads.ATTENTION,
-    lambda context: _of_random_heads(Masses(TEXT, context.skip), context),
+    lambda context: _of_random_heads(text_masses(context), context),
     lenses=("labels",),
     when=Pass.SAMPLE,
     sequences=READ,

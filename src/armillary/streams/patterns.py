@@ -16,6 +16,8 @@ Relation = Callable[[Int[Tensor, "row 1"], Int[Tensor, "1 key"]], Bool[Tensor, "
 NEAR = 8
 """Keys at most this many tokens away are near."""
 
+DELIMITER = "delimiter"
+
 BLOCK = 8_000_000
 """Rows are processed in blocks of about this many attention values."""
 
@@ -60,14 +62,23 @@ class Masses:
 
     focus = sum_j max(a_j - 1/n, 0) over the row's n visible keys: the distance from uniform attention, 0 if it is
     uniform. No relation's mass exceeds its chance by more than the focus. Rows before `skip` are left out; with
-    `among`, also rows that see no key in that relation. Attention on a learned sink is left out.
+    `among`, also rows that see no key in that relation. Attention on a learned sink is left out. With `delimiters`
+    (True for tokens that are), also the mass and chance of keys that are such tokens, the first key left out.
     """
 
-    def __init__(self, relations: dict[str, Relation], skip: int, among: str | None = None) -> None:
+    def __init__(
+        self,
+        relations: dict[str, Relation],
+        skip: int,
+        among: str | None = None,
+        delimiters: Bool[Tensor, "vocabulary"] | None = None,
+    ) -> None:
         self.relations = relations
+        self.delimiters = delimiters
         self.skip = skip
         self.among = among
-        names = [f"{name}_{kind}" for name in relations for kind in ("mass", "chance")]
+        named = [*relations, *([] if delimiters is None else [DELIMITER])]
+        names = [f"{name}_{kind}" for name in named for kind in ("mass", "chance")]
         self.dims: dict[str, tuple[str, ...]] = dict.fromkeys((*names, "focus"), ("head",))
 
     def measure(self, batch: AttentionView) -> State:
@@ -100,6 +111,13 @@ class Masses:
             in_relation = relation(query, key)
             state[f"{name}_mass"] = (summed * in_relation).sum((1, 2), dtype=torch.float64)
             state[f"{name}_chance"] = (expected * in_relation).sum((1, 2), dtype=torch.float64)
+        if self.delimiters is not None:
+            assert view.tokens is not None
+            chosen = self.delimiters.to(view.tokens.device)[view.tokens]
+            chosen[:, 0] = False
+            for kind, values in (("mass", attention), ("chance", chance)):
+                by_key = (values * counted).expand(batch, heads, -1, -1).sum(2, dtype=torch.float64)
+                state[f"{DELIMITER}_{kind}"] = (by_key * chosen[:, None]).sum((0, 2))
         return state
 
     def combine(self, a: State, b: State) -> State:
@@ -119,11 +137,17 @@ def repeat_masses(context: Context) -> Masses | None:
     return Masses(repeats(context.period, context.before), 0, among="duplicate") if context.period else None
 
 
+def text_masses(context: Context) -> Masses:
+    """Masses in text, also on delimiters where there is a tokenizer."""
+    words = context.vocabulary
+    return Masses(TEXT, context.skip, delimiters=None if words is None else torch.from_numpy(words.delimiters()))
+
+
 IN_TEXT = Declaration(
     "patterns.text",
     PATTERNS,
     Reads.ATTENTION,
-    lambda context: Masses(TEXT, context.skip),
+    text_masses,
     lenses=("labels",),
     when=Pass.SAMPLE,
 )

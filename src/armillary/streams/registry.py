@@ -1,7 +1,19 @@
 """The list of all streams; each is declared in the file of its statistic."""
 
 from armillary.errors import unknown
-from armillary.streams import attention, chunks, constituents, moments, null, pairs, patterns, resting, similarity
+from armillary.streams import (
+    attention,
+    chunks,
+    constituents,
+    moments,
+    null,
+    pairs,
+    patterns,
+    resting,
+    similarity,
+    token_means,
+    tokens,
+)
 from armillary.streams.declaration import Context, Declaration, Option, Pass
 from armillary.streams.stream import Stream
 
@@ -22,6 +34,8 @@ DECLARATIONS: tuple[Declaration, ...] = (
     null.IN_REPEATS,
     moments.LAGS,
     pairs.HEADS,
+    tokens.READ,
+    token_means.MEANS,
 )
 
 OPTIONS: dict[str, Option] = {stream.option.name: stream.option for stream in DECLARATIONS}

@@ -17,8 +17,8 @@ TOKENS = 64
 """This many tokens are counted: those that the most queries see."""
 
 
-def most_seen(tokens: Int[np.ndarray, "sequence position"], causal: bool) -> tuple[int, ...]:
-    """The TOKENS tokens that the most queries of these sequences see, without the first key of each sequence.
+def most_seen(tokens: Int[np.ndarray, "sequence position"], causal: bool, most: int = TOKENS) -> tuple[int, ...]:
+    """The `most` tokens that the most queries of these sequences see, without the first key of each sequence.
 
     The share of a head's attention on a token cannot exceed the share of queries that see it. Ties go to the smaller
     token id.
@@ -29,7 +29,7 @@ def most_seen(tokens: Int[np.ndarray, "sequence position"], causal: bool) -> tup
         distinct, first = np.unique(sequence, return_index=True)
         for token, place in zip(distinct.tolist(), first.tolist(), strict=True):
             seen[token] = seen.get(token, 0) + (length - 1 - place if causal else length)
-    return tuple(sorted(sorted(seen), key=lambda token: -seen[token])[:TOKENS])
+    return tuple(sorted(sorted(seen), key=lambda token: -seen[token])[:most])
 
 
 class KeyMasses:

@@ -43,8 +43,11 @@ def soft_rows(
     visible: Float[Tensor, "#batch #head row"],
     distance: Float[Tensor, "row key"],
     block: Rows,
-) -> SoftRows:
-    """From soft-capped logits; hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: number of keys it sees."""
+) -> tuple[SoftRows, Float[Tensor, "batch head row key"]]:
+    """The sums, and w itself, from soft-capped logits.
+
+    hidden: 0 where a row sees a key, HIDDEN elsewhere; visible: number of keys it sees.
+    """
     gap = logits + hidden
     top = gap.amax(-1, keepdim=True)
     weight = gap.sub_(top).clamp_(min=FARTHEST).exp()
@@ -60,7 +63,8 @@ def soft_rows(
 
     near = torch.stack([of_key(place) for place in (block.query, block.query - 1, torch.zeros_like(block.query))])
     total = wide(weight.sum(-1))
-    return SoftRows(wide(top[..., 0]), total, mean_gap, wide(torch.mul(weight, distance, out=gap).sum(-1)), near)
+    far = wide(torch.mul(weight, distance, out=gap).sum(-1))
+    return SoftRows(wide(top[..., 0]), total, mean_gap, far, near), weight
 
 
 def joined(a: SoftRows, b: SoftRows) -> SoftRows:
@@ -84,10 +88,8 @@ def attention_sums(soft: SoftRows, visible: Float[Tensor, "#batch #head row"], s
     """
     sink_mass = torch.zeros_like(soft.total)
     if sinks is not None:
-        none = torch.zeros_like(soft.total)
-        sink = wide(sinks)[None, :, None].expand_as(none)
-        soft = joined(soft, SoftRows(sink, none + 1, none, none, torch.zeros_like(soft.near)))
-        sink_mass = (sink - soft.top).exp() / soft.total
+        soft = with_sinks(soft, sinks)
+        sink_mass = (wide(sinks)[None, :, None] - soft.top).exp() / soft.total
     total = soft.total.clamp(min=torch.finfo(torch.float64).tiny)
     entropy = torch.where(visible > 0, total.log() - soft.gap / total, 0.0).clamp(min=0)
     several = visible > 1
@@ -103,6 +105,22 @@ def attention_sums(soft: SoftRows, visible: Float[Tensor, "#batch #head row"], s
         "sink_mass": sink_mass.sum((0, 2)),
         "mean_distance": (soft.distance / total).sum((0, 2)),
     }
+
+
+def with_sinks(soft: SoftRows, sinks: Float[Tensor, "head"]) -> SoftRows:
+    """The sums with a learned sink as one more key, at no distance."""
+    none = torch.zeros_like(soft.total)
+    sink = wide(sinks)[None, :, None].expand_as(none)
+    return joined(soft, SoftRows(sink, none + 1, none, none, torch.zeros_like(soft.near)))
+
+
+def attention_rows(
+    soft: SoftRows, weight: Float[Tensor, "batch head row key"], sinks: Tensor | None
+) -> Float[Tensor, "batch head row key"]:
+    """The attention from the weights w of a row and their sums."""
+    whole = soft if sinks is None else with_sinks(soft, sinks)
+    scale = (soft.top - whole.top).exp() / whole.total.clamp(min=torch.finfo(torch.float64).tiny)
+    return weight * scale[..., None].to(weight)
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,19 @@ def filled(table: pd.DataFrame) -> pd.DataFrame:
 
 def as_json(table: pd.DataFrame) -> str:
     """A JSON list of rows; missing values are null."""
-    records = [
-        {key: None if pd.isna(value) else value for key, value in row.items()} for row in table.to_dict("records")
+    return json.dumps(records(table), indent=1)
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as plain data; missing values are None."""
+    return [
+        {str(key): None if pd.isna(value) else _plain(value) for key, value in row.items()}
+        for row in table.to_dict("records")
     ]
-    return json.dumps(records, indent=1, default=_plain)
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)
+    return value.item() if hasattr(value, "item") else value if isinstance(value, int | float | bool) else str(value)
 
 
 def show(table: pd.DataFrame, *, title: str = "", limit: int | None = None) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from armillary.errors import ArmillaryError
 from armillary.machine.limits import refuse_beyond_memory
 from armillary.text.sources import Document, Skipped, Source, open_sources
+from armillary.text.vocabulary import Vocabulary
 
 Bos = Literal["auto", "always", "never"]
 
@@ -38,6 +39,8 @@ class Sequences:
     after: tuple[int, ...] = ()
     begin: int | None = None
     """Special tokens before and after the text of every sequence, and the one that `bos=always` would put first."""
+    vocabulary: Vocabulary | None = None
+    """The texts and classes of all tokens, where there is a tokenizer."""
 
     @property
     def sha256(self) -> str:

@@ -15,6 +15,7 @@ from armillary.errors import ArmillaryError
 from armillary.figures import heads as drawn
 from armillary.lenses.labels import evidence_table
 from armillary.lenses.panels import Arrays, logit_arrays, pattern_arrays, share_arrays
+from armillary.report.reading import reading_cards
 from armillary.viewer.arrays import packed, plain
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Dossiers:
             arrays |= {name: values[layer, head] for name, values in own.items()}
         arrays |= self._of_logits(layer, head) or {}
         numbers = {name: packed(np.asarray(values)) for name, values in arrays.items() if values.dtype.kind in "fi"}
-        return {"evidence": self._evidence_of(layer, head), "arrays": numbers}
+        return {"evidence": self._evidence_of(layer, head), "reading": self._reading[i], "arrays": numbers}
 
     def _evidence_of(self, layer: int, head: int) -> list[dict[str, Any]]:
         """For every candidate label the measure, its value, the value of random heads, the threshold."""
@@ -85,6 +86,12 @@ class Dossiers:
             if any(np.isfinite(values).any() for name, values in own.items() if name not in shared):
                 return own
         return None
+
+    @cached_property
+    def _reading(self) -> list[dict[str, Any]]:
+        """What every head reads and writes, in tokens: the report's cards, each with what the head does in words."""
+        says = self._heads["does"].fillna("").tolist() if "does" in self._heads else [""] * len(self._heads)
+        return [{**card, "does": does} for card, does in zip(reading_cards(self._atlas), says, strict=True)]
 
     @cached_property
     def _by_row(self) -> Arrays:

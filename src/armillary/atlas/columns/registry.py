@@ -23,6 +23,7 @@ from armillary.atlas.columns.timelines import (
     FIRST_BIRTHS,
     STEPS,
 )
+from armillary.atlas.columns.tokens import EVIDENCE, EXAMPLES, PAIRS, RELATIONS, TOKENS, WRITES
 from armillary.errors import ArmillaryError, unknown
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        *(HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, OBSERVED),
+        *(HEADS, LAYERS, MATRICES),
+        *(TOKENS, PAIRS, RELATIONS, EXAMPLES, WRITES, EVIDENCE),
+        *(LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, OBSERVED),
         *(CHECKPOINTS, BIRTHS, STEPS, BIRTHS_COMPARED, FIRST_BIRTHS, CURVES_COMPARED),
         *(SERIES, SERIES_LABELS, SERIES_LAYERS),
     )

@@ -1,5 +1,6 @@
 // A head's dossier: evidence for its label, and the report's figures filled with the head's arrays.
 
+import { reading } from "./reading.js";
 import { Line } from "./ask.js";
 import { byId, element, fill, table } from "./dom.js";
 import { value } from "./map.js";
@@ -22,11 +23,13 @@ let facts;
 const cards = {};
 const line = new Line();
 let evidence;
+let tokens;
 let numbers;
 
 export function build(given) {
   facts = given;
   evidence = element("div", {});
+  tokens = element("div", {});
   numbers = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All measures of the head" });
   const grid = element("div", { class: "grid" });
   for (const panel of Object.keys(facts.figures)) {
@@ -34,13 +37,14 @@ export function build(given) {
     if (panel === "frequencies") cards[panel].root.classList.add("wide");
     grid.append(cards[panel].root);
   }
-  fill(byId("view-head"), evidence, grid, element("details", {}, element("summary", {}, "All measures of this head"), numbers));
+  fill(byId("view-head"), tokens, evidence, grid, element("details", {}, element("summary", {}, "All measures of this head"), numbers));
 }
 
 export async function show() {
   const [layer, head] = state.head;
   const answer = await working(line.ask("head", { layer, head }));
   if (!answer) return;
+  fill(tokens, ...reading(answer.reading));
   tellEvidence(answer.evidence);
   const measures = facts.measures.map(({ name: measure, means }) => [element("span", { title: means }, measure), formatted(value(measure), 6)]);
   fill(numbers, table(["measure", "value"], measures));

@@ -73,6 +73,15 @@ LABELS = (
         sets=("usual", "attention"),
         measure=False,
     ),
+    Column(
+        "does",
+        "What the head reads and writes, in words, by rules on the evidence; 'no clear pattern' where none holds.",
+        table="heads",
+        lens="lenses.sentences",
+        kind="word",
+        sets=("overview", "attention"),
+        measure=False,
+    ),
     _label(
         "first_label",
         "The head's own label; if it is mixed, the label that explains most of it.",
@@ -171,6 +180,33 @@ ATTENTION = (
         sets=("usual", "overview", "attention"),
         contract=True,
         array="attention/mean_distance",
+    ),
+)
+
+_reading = partial(Column, table="heads", lens="lenses.reading")
+
+TOKENS = (
+    _reading(
+        "token_gain_share",
+        "Share of all positive gain that the ten best key tokens have; near 1 for a head that reads few tokens.",
+        r"\sum_{10} \max(g_w, 0) / \sum_w \max(g_w, 0)",
+        unit="share",
+        sets=("attention",),
+    ),
+    _reading(
+        "punctuation_mass",
+        "Mean attention on punctuation, newlines and special tokens; the first key is left out.",
+        unit="share",
+        sets=("attention",),
+    ),
+    Column(
+        "copying_score",
+        "Does the head raise the logit of what it reads? Eigenvalues of E W_v W_o U: 1 if all are positive (copies), "
+        "-1 if all are negative (suppresses).",
+        r"\textstyle\sum \operatorname{Re} \lambda / \sum |\lambda|",
+        table="heads",
+        lens="lenses.writing",
+        sets=("attention", "weights", "spectra"),
     ),
 )
 
