@@ -1,7 +1,7 @@
 """The list of all streams; each is declared in the file of its statistic."""
 
 from armillary.errors import unknown
-from armillary.streams import attention, chunks, constituents, moments, null, pairs, patterns, resting, similarity
+from armillary.streams import attention, chunks, constituents, moments, null, pairs, patterns, resting, similarity, sources
 from armillary.streams.declaration import Context, Declaration, Option, Pass
 from armillary.streams.stream import Stream
 
@@ -22,6 +22,7 @@ DECLARATIONS: tuple[Declaration, ...] = (
     null.IN_REPEATS,
     moments.LAGS,
     pairs.HEADS,
+    sources.SHARES,
 )
 
 OPTIONS: dict[str, Option] = {stream.option.name: stream.option for stream in DECLARATIONS}
