@@ -13,6 +13,7 @@ import typer
 from armillary import __version__
 from armillary.commands import (
     atlas,
+    causes,
     check,
     columns,
     convert,
@@ -77,6 +78,7 @@ PANELS = {
         map.map_attention,
         model.inspect,
         weights.weights,
+        causes.composition,
         scan.demo,
         merge.merge,
         convert.convert,
@@ -92,6 +94,8 @@ PANELS = {
         atlas.compare,
         columns.columns,
         labels.verify_heads,
+        causes.ablate,
+        causes.edges,
         rope.frequencies,
         weights.gaussian,
         weights.localization,

@@ -18,6 +18,7 @@ from armillary.atlas.record import (
     read_attributes,
     whole_columns,
 )
+from armillary.atlas.effects import with_effects
 from armillary.atlas.verdicts import with_verdicts
 from armillary.errors import ArmillaryError, brief
 from armillary.files.atomic import make_folder, write_atomically
@@ -147,12 +148,13 @@ class Atlas:
     def heads(self) -> "pd.DataFrame":
         """A row for every head of every layer; a measure that does not apply is missing.
 
-        `check` is what `armillary verify-heads` found, where it ran.
+        `check` is what `armillary verify-heads` found, where it ran; ablation_loss and others are from `armillary
+        ablate`.
         """
         table = read_table(self, "heads")
         if "confident" in table:  # the name in older atlases
             table = table.rename(columns={"confident": "significant"}).astype({"significant": "boolean"})
-        return with_verdicts(self, table)
+        return with_effects(self, with_verdicts(self, table))
 
     def to_csv(self, folder: str | Path) -> list[Path]:
         """Write layers.csv and heads.csv."""

@@ -17,12 +17,21 @@ from armillary.anatomy.layout import output_projections
 from armillary.anatomy.modes import evaluating
 from armillary.atlas.atlas import Atlas
 from armillary.errors import ArmillaryError
-from armillary.interventions.ablation import HeadMeans, Instead, instead_of, mean_outputs, output_of, replacements
+from armillary.interventions.ablation import (
+    HeadMeans,
+    Instead,
+    ablated,
+    instead_of,
+    mean_outputs,
+    output_of,
+    replacements,
+)
 from armillary.interventions.attention import replaced_output
 from armillary.observe.precision import single, wide
 from armillary.observe.rebuild import gates
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView
+from armillary.probe.attribution import direct_logits
 from armillary.probe.losses import sequence_losses
 from armillary.probe.resuming import Resumable
 from armillary.probe.trial import predicts
@@ -92,8 +101,27 @@ def ablate(
     for prefix, corpus in corpora(atlas, anatomy, sequences).items():
         effects = effects_on(model, corpus, to=to, exact=exact, batch=batch, progress=progress)
         about[f"{prefix}loss"] = float(effects.loss.mean())
+        about[f"{prefix}together"] = _together(model, corpus, effects, to, batch)
         table = table.assign(**_columns(table, prefix, effects))
     return Ablation(table, about)
+
+
+def with_direct_logits(
+    model: nn.Module, atlas: Atlas, ablation: Ablation, *, sequences: int = 8, progress: Progress | None = None
+) -> Ablation:
+    """The same with the column direct_logit, and the parts of all other sources; without it, and the reason, where
+    what writes the stream is not known.
+    """
+    tokens = atlas.group("corpus")["tokens"].to_numpy().astype(np.int64)[:sequences]
+    try:
+        parts = direct_logits(model, tokens, skip=int(atlas.settings["skip"]), progress=progress)
+    except ArmillaryError as error:
+        return Ablation(ablation.heads, {**ablation.about, "no_direct_logit": error.problem})
+    by_source = dict(zip(parts["source"], parts["direct_logit"], strict=True))
+    names = [f"L{layer}H{head}" for layer, head in zip(ablation.heads["layer"], ablation.heads["head"], strict=True)]
+    others = {source: float(part) for source, part in by_source.items() if source not in set(names)}
+    about = {**ablation.about, "logit": float(parts.attrs["total"]), "other_logits": others}
+    return Ablation(ablation.heads.assign(direct_logit=[by_source.get(name, np.nan) for name in names]), about)
 
 
 def corpora(atlas: Atlas, anatomy: Anatomy, sequences: int) -> dict[str, Corpus]:
@@ -114,17 +142,18 @@ def effects_on(
     *,
     to: Instead = "mean",
     exact: int | None = EXACT,
+    heads: list[Head] | None = None,
     batch: int = 4,
     progress: Progress | None = None,
 ) -> Effects:
-    """The effects of all heads on one corpus."""
+    """The effects of all heads on one corpus: exactly those of `heads`, or of the `exact` with the largest estimates."""
     means = mean_outputs(model, corpus.mean_over, batch=batch) if to == "mean" else None
     count = max(1, round(len(corpus.tokens) / batch))
     batches = [torch.from_numpy(part) for part in np.array_split(corpus.tokens, count)]
     with evaluating(model):
         estimates = [gradient_effects(model, ids, corpus.first, to, means) for ids in batches]
     gradient = np.concatenate(estimates)
-    chosen = _chosen(gradient.mean(0), exact)
+    chosen = _chosen(gradient.mean(0), exact) if heads is None else sorted(heads)
     losses, exact_by_batch = [], []
     for ids in (progress or Progress()).each(batches, "batches of texts"):
         with evaluating(model):
@@ -133,6 +162,32 @@ def effects_on(
         exact_by_batch.append(by_head)
     by_head = {head: np.concatenate([part[head] for part in exact_by_batch]) for head in chosen}
     return Effects(np.concatenate(losses), gradient, by_head)
+
+
+def _together(model: nn.Module, corpus: Corpus, effects: Effects, to: Instead, batch: int) -> dict[str, Any]:
+    """The two heads with the largest exact effects, ablated at once; and how many heads have half of all that is lost.
+
+    Effects of heads that do not add up say that one does the other's work, or needs it.
+    """
+    ranked = sorted(effects.exact, key=lambda head: -float(effects.exact[head].mean()))
+    pair = [head for head in ranked[:2] if effects.exact[head].mean() > 0]
+    losses = np.maximum(0.0, [float(effects.exact[head].mean()) for head in ranked])
+    most = int((losses.cumsum() < losses.sum() / 2).sum()) + 1 if losses.sum() > 0 else 0
+    means = mean_outputs(model, corpus.mean_over, batch=batch) if to == "mean" else None
+    after = []
+    for tokens in np.array_split(corpus.tokens, max(1, round(len(corpus.tokens) / batch))):
+        ids = torch.from_numpy(tokens).to(next(model.parameters()).device)
+        with torch.no_grad(), evaluating(model), ablated(model, pair, to=to, means=means):
+            after.append(sequence_losses(model(input_ids=ids).logits, ids, corpus.first))
+    change = np.concatenate(after) - effects.loss
+    error = float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else None
+    return {
+        "heads": [[layer, head] for layer, head in pair],
+        "loss": float(change.mean()),
+        "se": error,
+        "half": most,
+        "ablated": len(ranked),
+    }
 
 
 def _chosen(estimate: Float[np.ndarray, "layer head"], count: int | None) -> list[Head]:

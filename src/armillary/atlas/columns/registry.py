@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, get_args
 
 from armillary.atlas.columns.by_layer import GAUSSIAN, LOCALIZATION
+from armillary.atlas.columns.causes import BY_LABEL, COMPOSITION, EDGES
 from armillary.atlas.columns.checks import AGREEMENT, CHANGES, VERIFY
 from armillary.atlas.columns.column import Column, Family, Kind, ReportSet, Set, Table
 from armillary.atlas.columns.heads import HEADS
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES)
+    for table in (HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, EDGES, COMPOSITION, BY_LABEL)
 }
 
 REPORT_SETS: tuple[ReportSet, ...] = get_args(ReportSet)
