@@ -29,12 +29,14 @@ from armillary.probe.losses import sequence_losses
 from armillary.probe.sources import edges_of
 
 RESULTS = Path(__file__).with_name("causes.json")
-SHARED = next((parent / "shared" for parent in Path(__file__).resolve().parents if (parent / "shared").is_dir()), Path())
+SHARED = next(
+    (parent / "shared" for parent in Path(__file__).resolve().parents if (parent / "shared").is_dir()), Path()
+)
 DOCS = Path(__file__).parent.parent / "docs" / "causes.md"
 
 SEQUENCES = 4
 HEADS = 48
-"""So many heads, evenly spaced over all, are ablated exactly: for a rank correlation no head is chosen by its estimate."""
+"""So many heads, evenly spaced over all, are ablated exactly: none is chosen by its estimate."""
 
 TRIPLES = 10
 SEED = 0
@@ -65,7 +67,7 @@ def of_model(place: Path, corpus: str) -> dict[str, Any]:
             str(place), corpus=corpus, out=Path(folder) / "atlas", sequences=16, second_pass=8, streams=streams
         )
         both = corpora(atlas, arm.describe(model), SEQUENCES)
-        result = {
+        return {
             "corpus": Path(corpus).name,
             "heads": len(atlas.heads),
             "sequences": SEQUENCES,
@@ -73,7 +75,6 @@ def of_model(place: Path, corpus: str) -> dict[str, Any]:
             "estimates": {prefix or "text": _estimates(model, corpus) for prefix, corpus in both.items()},
             "induction": _induction(model, atlas, both["repeat_"]),
         }
-    return result
 
 
 def _estimates(model: Any, corpus: Corpus) -> dict[str, Any]:
@@ -137,7 +138,7 @@ def _previous(atlas: Atlas) -> Any:
 
 
 def _keys(table: pd.DataFrame, layer: int, head: int, labels: dict[tuple[int, int], Any]) -> list[dict[str, Any]]:
-    """The largest sources of the key, with the label and the attention to the previous token of those that are heads."""
+    """The largest sources of the key; of heads with their label and attention to the previous token."""
     fed = feeds(table, layer, head)
     rows = []
     for source, share in fed[fed["side"] == "key"][["source", "share"]].head(6).itertuples(index=False):

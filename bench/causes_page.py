@@ -7,8 +7,8 @@ BEGINNING = """\
 
 <!-- Made by `python bench/causes.py` (bench/causes.json); change bench/causes_page.py instead. -->
 
-What `armillary ablate`, `edges` and `composition` say of models with trained weights. Heads are ablated by their mean output at
-each position; losses are in nats per token. SmolLM2-135M is quantized to 4 bits.
+What `armillary ablate` and `edges` say of models with trained weights. Heads are ablated by their mean output at each
+position; losses are in nats per token. SmolLM2-135M and Gemma 3 270M are quantized to 4 bits or a little more.
 """
 
 WELL_CORRELATED = 0.7
@@ -16,13 +16,15 @@ WELL_CORRELATED = 0.7
 
 def page(results: dict[str, Any]) -> str:
     """The page as Markdown."""
-    return "\n".join([BEGINNING, *_estimates(results), *(line for name in results for line in _induction(name, results))])
+    return "\n".join(
+        [BEGINNING, *_estimates(results), *(line for name in results for line in _induction(name, results))]
+    )
 
 
 def _estimates(results: dict[str, Any]) -> list[str]:
     lines = [
         "## Estimates against exact ablation\n",
-        "`gradient_loss` (first order, one backward pass for all heads) against `ablation_loss`, over evenly spaced heads.\n",
+        "`gradient_loss` (first order, one backward pass) against `ablation_loss`, over evenly spaced heads.\n",
         "| model | on | heads | loss | rank correlation | largest effects |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
@@ -39,8 +41,8 @@ def _estimates(results: dict[str, Any]) -> list[str]:
     if low:
         lines += [
             "",
-            f"**Below {WELL_CORRELATED}: {'; '.join(low)}.** There estimates do not order heads: an ablation is not a small step, "
-            "and effects of opposite sign cancel in the first order. Use `armillary ablate --exact`.",
+            f"**Below {WELL_CORRELATED}: {'; '.join(low)}.** There estimates do not order heads: an ablation is not a "
+            "small step. Use `armillary ablate --exact`.",
         ]
     return [*lines, ""]
 
@@ -51,8 +53,8 @@ def _induction(name: str, results: dict[str, Any]) -> list[str]:
     verdict = "more than any of" if found["without"] > max(random) else "not more than all of"
     lines = [
         f"## The strongest induction heads of {name}\n",
-        f"{', '.join(found['heads'])} (induction scores {', '.join(f'{score:.2f}' for score in found['scores'])}). Without the "
-        f"three, the loss on the second copy of repeated random tokens rises from {found['loss']:.2f} by "
+        f"{', '.join(found['heads'])} (induction scores {', '.join(f'{score:.2f}' for score in found['scores'])}). "
+        f"Without the three, the loss on the second copy of repeated random tokens rises from {found['loss']:.2f} by "
         f"{found['without']:+.3f}: {verdict} {len(random)} random triples of the same layers (mean "
         f"{sum(random) / len(random):+.3f}, largest {max(random):+.3f}).\n",
         "| head | the largest sources of its key on repeated tokens: share, label, attention to the previous token |",

@@ -174,7 +174,7 @@ def copying_llama() -> LlamaForCausalLM:
     model = handmade_llama()
     attention, values = model.model.layers[1].self_attn, torch.arange(VOCABULARY)
     attention.v_proj.weight[values, values] = 1 / (WIDTH / 2) ** 0.5
-    attention.o_proj.weight[values, values] = 1.0
+    attention.o_proj.weight[values, values] = 2.0  # louder than the present token itself
     model.lm_head.weight[:] *= 8.0
     return model
 

@@ -18,11 +18,11 @@ from armillary.probe.dossier import parse_head
 from program import complaint, run
 
 LOADS = {
-    *("scan", "demo", "merge", "map", "inspect", "doctor", "show", "view", "verify-heads", "frequencies"),
+    *("scan", "demo", "merge", "map", "inspect", "doctor", "show", "view", "verify-heads", "frequencies", "ablate"),
     *("intervene", "rope", "train", "experiment run"),
 }
 """Commands that load a model (train builds one), from a folder, a hub id, or for an atlas."""
-READS = {"weights", "convert"}
+READS = {"weights", "convert", "composition"}
 """Commands that read a model's files and load none."""
 OPTIONS = {
     *("--device", "--dtype", "--revision", "--attn-implementation", "--device-map", "--trust-remote-code"),

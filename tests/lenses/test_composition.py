@@ -28,9 +28,8 @@ def test_the_null_is_that_of_random_orthogonal_bases() -> None:
     m, n = (w @ w.T for w in generator.normal(size=(2, d, e)))
     bases = [np.linalg.qr(generator.normal(size=(d, d))) for _ in range(20_000)]
     sampled = np.array([np.trace(m @ (u := q * np.sign(np.diag(r))) @ n @ u.T) for q, r in bases])
-    mean, spread = product_moments(
-        (np.trace(m), np.trace(m @ m)), (np.trace(n), np.trace(n @ n)), d
-    )
+    of_m, of_n = ((np.array([np.trace(x)]), np.array([np.trace(x @ x)])) for x in (m, n))
+    mean, spread = (float(moment[0]) for moment in product_moments(of_m, of_n, d))
     assert abs(sampled.mean() - mean) < 4 * spread / len(sampled) ** 0.5
     assert abs(sampled.std() / spread - 1) < 0.03
 

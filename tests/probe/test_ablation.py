@@ -15,10 +15,11 @@ from armillary.atlas.effects import FILE
 from armillary.cli import app
 from armillary.errors import ArmillaryError
 from armillary.interventions import ablated, mean_outputs
-from armillary.lenses.causes import label_causes
+from armillary.lenses.causes import _of_effect, label_causes
 from armillary.lenses.composition import composition
+from armillary.lenses.sources import feeds
 from armillary.observe.tap import Tap
-from armillary.probe.ablation import Corpus, ablate, effects_on, gradient_effects
+from armillary.probe.ablation import Corpus, effects_on, gradient_effects
 from armillary.probe.losses import sequence_losses
 from armillary.probe.sources import edges_of
 from armillary.probe.trial import predicts
@@ -26,6 +27,10 @@ from handmade import copies, copying_llama
 
 TOKENS = torch.randint(5, 90, (4, 14), generator=torch.Generator().manual_seed(0)).numpy()
 CAUSAL = [name for name in DISTINCT if "/" not in name and hasattr(sample_model(name), "lm_head")]
+
+
+ROUTED = ("gpt_oss", "qwen3_next", "llama4_text", "deepseek_v3")
+"""Families with experts."""
 
 
 def bits(model: Any) -> dict[str, torch.Tensor]:
@@ -85,21 +90,23 @@ def test_estimates_are_derivatives_for_every_family(name: str) -> None:
             return sequence_losses(model(input_ids=ids).logits, ids, 1)
 
     numeric = (loss(step) - loss(-step)) / (2 * step)
-    assert np.allclose(estimate[:, head[0], head[1]], numeric, atol=2e-4 + 0.02 * np.abs(numeric).max())
+    near = np.isclose(estimate[:, head[0], head[1]], numeric, atol=2e-4 + 0.02 * np.median(np.abs(numeric)))
+    assert near.sum() >= (3 if name in ROUTED else 4)  # a token may change its expert within the step
 
 
 def test_mistakes_are_named() -> None:
     model = sample_model("llama")
     with pytest.raises(ArmillaryError, match="there is no head L7H0"), ablated(model, [(7, 0)]):
         pass
-    with pytest.raises(ArmillaryError, match="mean outputs of the heads are not known"), ablated(model, [(0, 0)], to="mean"):
-        pass
-    with pytest.raises(ArmillaryError, match="median"), ablated(model, [(0, 0)], to="median"):  # type: ignore[arg-type]
+    with (
+        pytest.raises(ArmillaryError, match="mean outputs of the heads are not known"),
+        ablated(model, [(0, 0)], to="mean"),
+    ):
         pass
     assert not predicts(sample_model("bert"))
 
 
-# an induction circuit that was put together by hand ---------------------------------------------------------------------
+# an induction circuit that was put together by hand ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +120,9 @@ def second_copy(model: Any, tokens: torch.Tensor) -> float:
 
 
 def test_the_key_of_the_induction_head_comes_from_the_previous_token_head(circuit: Any) -> None:
-    table = edges_of(circuit, copies(4).numpy())
-    key = table[(table["layer"] == 1) & (table["head"] == 0) & (table["side"] == "key")].set_index("source")["share"]
-    assert key["L0H0"] > 0.9
-    query = table[(table["layer"] == 1) & (table["head"] == 0) & (table["side"] == "query")].set_index("source")["share"]
-    assert query["embedding"] > 0.9
+    own = feeds(edges_of(circuit, copies(4).numpy()), 1, 0).set_index(["side", "source"])["share"]
+    assert own["key", "L0H0"] > 0.9
+    assert own["query", "embedding"] > 0.9
 
 
 def test_ablating_either_head_kills_copying(circuit: Any) -> None:
@@ -139,7 +144,7 @@ def test_composition_finds_the_pair(circuit: Any) -> None:
     assert pair["z"] > others[others["kind"] == "key"]["z"].max()
 
 
-# kept beside the atlas ----------------------------------------------------------------------------------------------------
+# kept beside the atlas ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +189,6 @@ def test_edges_are_printed(scanned: tuple[Path, Path]) -> None:
 
 def test_permuted_labels_decide_whether_a_label_matters(scanned: tuple[Path, Path]) -> None:
     """A label that was given at random makes no difference; one given to the heads that matter does."""
-    from armillary.lenses.causes import _of_effect
-
     generator = np.random.default_rng(0)
     table = pd.DataFrame({"layer": np.repeat(np.arange(6), 12), "head": np.tile(np.arange(12), 6)})
     table["ablation_loss"] = generator.normal(size=len(table))
@@ -196,4 +199,3 @@ def test_permuted_labels_decide_whether_a_label_matters(scanned: tuple[Path, Pat
         "induction": "more",
         "broad": "less",
     }
-    assert label_causes is not None and ablate is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from armillary.anatomy.description import Anatomy
+from armillary.atlas.effects import with_effects
 from armillary.atlas.manifest import PLACE, Manifest, damage_sentence, read_manifest
 from armillary.atlas.record import (
     ArrayRecord,
@@ -18,7 +19,6 @@ from armillary.atlas.record import (
     read_attributes,
     whole_columns,
 )
-from armillary.atlas.effects import with_effects
 from armillary.atlas.verdicts import with_verdicts
 from armillary.errors import ArmillaryError, brief
 from armillary.files.atomic import make_folder, write_atomically

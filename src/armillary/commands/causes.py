@@ -105,7 +105,7 @@ def composition(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Print which later heads can read what a head writes, from the weights, against random bases of the same spectra."""
+    """Print which later heads can read what a head writes, from the weights, against random bases."""
     from armillary.anatomy.source import describe
     from armillary.lenses.composition import composition as lens
     from armillary.probe.dossier import parse_head

@@ -62,6 +62,8 @@ def _of_layers(
         b = torch.einsum("hvd,gde->hgve", o, w)
         product = torch.einsum("hgve,hvu,hgue->hg", b, a, b).numpy()
         mean, spread = product_moments(own, other, d)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a head whose weights are zero has no score
+            score, z = np.sqrt(product / (own[0] * other[0])), (product - mean) / spread
         from_head, to_head = np.meshgrid(np.arange(len(o)), np.arange(len(w)), indexing="ij")
         parts.append(
             pd.DataFrame(
@@ -71,8 +73,8 @@ def _of_layers(
                     "to_layer": target,
                     "to_head": to_head.ravel(),
                     "kind": kind,
-                    "score": np.sqrt(product / (own[0] * other[0])).ravel(),
-                    "z": ((product - mean) / spread).ravel(),
+                    "score": score.ravel(),
+                    "z": z.ravel(),
                 }
             )
         )

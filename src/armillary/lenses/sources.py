@@ -46,9 +46,11 @@ def feeds(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
     """What feeds a head: its edges, the largest first on each side."""
     own = table[(table["layer"] == layer) & (table["head"] == head)]
     order = own["side"].map({side: place for place, side in enumerate(SIDES)})
-    return own.assign(order=order, size=own["share"].abs()).sort_values(
-        ["order", "size"], ascending=[True, False], kind="stable"
-    )[["side", "source", "share"]].reset_index(drop=True)
+    return (
+        own.assign(order=order, size=own["share"].abs())
+        .sort_values(["order", "size"], ascending=[True, False], kind="stable")[["side", "source", "share"]]
+        .reset_index(drop=True)
+    )
 
 
 def fed_by(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:

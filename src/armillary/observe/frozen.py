@@ -16,7 +16,7 @@ def is_norm(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class FrozenNorm:
-    """y = (x - mean x) * scale_t * gain + bias with the observed scale of each token; without the mean in an RMS norm."""
+    """y = (x - mean x) * scale_t * gain + bias with each token's observed scale; an RMS norm takes no mean."""
 
     scale: Float[Tensor, "token 1"]
     centered: bool
@@ -29,9 +29,7 @@ class FrozenNorm:
         return y if self.gain is None else y * self.gain
 
 
-def frozen_norm(
-    name: str, module: nn.Module, x: Float[Tensor, "token d"], y: Float[Tensor, "token d"]
-) -> FrozenNorm:
+def frozen_norm(name: str, module: nn.Module, x: Float[Tensor, "token d"], y: Float[Tensor, "token d"]) -> FrozenNorm:
     """The norm as it acted on x; an error if y is not x (centered or not) times a number per token and a gain."""
     precision = 64 * torch.finfo(y.dtype).eps
     x, y = x.double(), y.double()

@@ -1,6 +1,7 @@
 """Shares of what wrote the stream in every head's logits (query and key side) and output (value side), exactly."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,10 +53,8 @@ class Sources:
                 sums[layer] = sums[layer] + products if layer in sums else products
 
             with self.stream.replaying(recording, rows, _until_last(receive, max(readings))):
-                try:
+                with suppress(Enough):
                     run()
-                except Enough:
-                    pass
         return {layer: self._state(readings[layer], sums[layer], recording, dtype, layer) for layer in readings}
 
     def _read(self, run: Callable[[], Any]) -> tuple[dict[int, Reading], torch.dtype]:

@@ -82,7 +82,7 @@ class Recording:
 
 
 class Stream:
-    """The residual stream of a model as a sum of what its modules write. Raises if the family is not known well enough."""
+    """The residual stream of a model as a sum of what its modules write; raises if the family is not known."""
 
     def __init__(self, model: nn.Module, anatomy: Anatomy) -> None:
         adapter = adapter_of(anatomy)
@@ -335,7 +335,9 @@ def _restore(module: nn.Module, own: Any) -> None:
 def _hidden(args: Any, kwargs: Any) -> Tensor:
     hidden = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(hidden, Tensor) or hidden.dim() != 3:
-        raise ArmillaryError("a block of this model does not read hidden states of three dimensions: they are not split")
+        raise ArmillaryError(
+            "a block of this model does not read hidden states of three dimensions: they are not split"
+        )
     return hidden
 
 

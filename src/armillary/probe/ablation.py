@@ -31,6 +31,7 @@ from armillary.observe.precision import single, wide
 from armillary.observe.rebuild import gates
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView
+from armillary.probe.after_attention import AfterAttention
 from armillary.probe.attribution import direct_logits
 from armillary.probe.losses import sequence_losses
 from armillary.probe.resuming import Resumable
@@ -146,7 +147,7 @@ def effects_on(
     batch: int = 4,
     progress: Progress | None = None,
 ) -> Effects:
-    """The effects of all heads on one corpus: exactly those of `heads`, or of the `exact` with the largest estimates."""
+    """The effects of all heads on one corpus: exact for `heads`, or for the `exact` with the largest estimates."""
     means = mean_outputs(model, corpus.mean_over, batch=batch) if to == "mean" else None
     count = max(1, round(len(corpus.tokens) / batch))
     batches = [torch.from_numpy(part) for part in np.array_split(corpus.tokens, count)]
@@ -154,10 +155,10 @@ def effects_on(
         estimates = [gradient_effects(model, ids, corpus.first, to, means) for ids in batches]
     gradient = np.concatenate(estimates)
     chosen = _chosen(gradient.mean(0), exact) if heads is None else sorted(heads)
-    losses, exact_by_batch = [], []
+    losses, exact_by_batch, resumable = [], [], Resumable(model, Tap(model).anatomy)
     for ids in (progress or Progress()).each(batches, "batches of texts"):
         with evaluating(model):
-            loss, by_head = exact_effects(model, ids, corpus.first, to, means, chosen)
+            loss, by_head = exact_effects(resumable, ids, corpus.first, to, means, chosen)
         losses.append(loss)
         exact_by_batch.append(by_head)
     by_head = {head: np.concatenate([part[head] for part in exact_by_batch]) for head in chosen}
@@ -199,25 +200,33 @@ def _chosen(estimate: Float[np.ndarray, "layer head"], count: int | None) -> lis
 
 @torch.no_grad()
 def exact_effects(
-    model: nn.Module,
+    resumable: Resumable,
     tokens: Int[Tensor, "batch token"],
     first: int,
     to: Instead,
     means: HeadMeans | None,
     heads: list[Head],
 ) -> tuple[Float[np.ndarray, "batch"], dict[Head, Float[np.ndarray, "batch"]]]:
-    """The loss of every sequence, and its change without each head; blocks below the head's own are not run again."""
-    resumable = Resumable(model, Tap(model).anatomy)
+    """The loss of every sequence, and its change without each head.
+
+    Blocks below the head's own are not run again, nor, where that gives the same bits, the attention of its own.
+    """
+    model = resumable.model
+    after = AfterAttention(model, Tap(model).anatomy)
     ids = tokens.to(next(model.parameters()).device)
-    before = resumable.run(ids)
+    with after.recording():
+        before = resumable.run(ids)
     loss = sequence_losses(before.logits, ids, first)
-    ablating: dict[int, list[int]] = {}
     effects: dict[Head, Float[np.ndarray, "batch"]] = {}
-    with replaced_output(model, lambda view: replacements(ablating, to, means)(view)):
-        for layer, head in heads:
-            ablating.clear()
-            resumable.try_block(layer, before)
-            ablating[layer] = [head]
+    for layer, head in heads:
+        resumable.try_block(layer, before)
+        output = after.output(layer)
+        with ExitStack() as undo:
+            if output is None:
+                undo.enter_context(replaced_output(model, replacements({layer: [head]}, to, means)))
+            else:
+                instead = instead_of(output, layer, to, means)[:, :, head]
+                undo.enter_context(after.replaced(layer, head, instead))
             effects[layer, head] = sequence_losses(resumable.from_block(layer).logits, ids, first) - loss
     return loss, effects
 

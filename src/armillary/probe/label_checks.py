@@ -165,7 +165,11 @@ class _Batch:
         for (head, removal), values in self.moved.items():
             for name in (name for name, other in _removals(head.label).items() if other == removal):
                 effects[head] |= {f"{measure}_{name}": value for measure, value in values.items()}
-                after = sequence_losses(self._without(head, removal, before).logits, ids, self.first) if self.predicts else loss
+                after = (
+                    sequence_losses(self._without(head, removal, before).logits, ids, self.first)
+                    if self.predicts
+                    else loss
+                )
                 effects[head][f"loss_{name}"] = after - loss
         return effects
 

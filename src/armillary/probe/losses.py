@@ -13,9 +13,12 @@ AT_ONCE = 1_000_000
 
 
 def sequence_losses(
-    logits: Float[Tensor, "batch token vocabulary"], ids: Int[Tensor, "batch token"], first: int, last: int | None = None
+    logits: Float[Tensor, "batch token vocabulary"],
+    ids: Int[Tensor, "batch token"],
+    first: int,
+    last: int | None = None,
 ) -> Float[np.ndarray, "batch"]:
-    """Mean loss of every sequence on the tokens that follow row `first` and later rows, up to token `last` (the end)."""
+    """Mean loss of every sequence on the tokens that follow row `first` and later rows, up to token `last`."""
     last = ids.shape[1] if last is None else last
     rows = max(1, AT_ONCE // logits.shape[-1])
     losses = []

@@ -61,8 +61,8 @@ def causes(atlas: "Atlas") -> list[Block]:
             more = " Estimates do not order heads here: ablate all of them exactly (`ablate --exact`)." if low else ""
             blocks.append(
                 Words(
-                    f"Estimates (gradient_loss) against exact ablation {where}: rank correlation {correlation:.2f} over "
-                    f"{count} heads.{more}"
+                    f"Estimates (gradient_loss) against exact ablation {where}: rank correlation {correlation:.2f} "
+                    f"over {count} heads.{more}"
                 )
             )
     table = label_causes(atlas)
@@ -77,8 +77,8 @@ def _how(about: dict[str, Any]) -> str:
     instead = {"mean": "its mean at each position", "zero": "zero", "resampled": "its output on another sequence"}
     losses = [f"{about[f'{prefix}loss']:.2f} {where}" for prefix, where in WHERE.items() if f"{prefix}loss" in about]
     return (
-        f"Each head's output was replaced by {instead[about['to']]}; the model's loss is {' and '.join(losses)} (nats per "
-        f"token, {about['sequences']} sequences each)."
+        f"Each head's output was replaced by {instead[about['to']]}; the model's loss is {' and '.join(losses)} (nats "
+        f"per token, {about['sequences']} sequences each)."
     )
 
 

@@ -20,7 +20,17 @@ from armillary.atlas.columns import TABLES, definition, in_order
 from armillary.figures.policy import content_policy, embedded
 from armillary.report.dossiers import plain
 
-SCRIPTS = ("format.js", "plots.js", "filter.js", "popover.js", "table.js", "dossier.js", "map.js", "circuit.js", "main.js")
+SCRIPTS = (
+    "format.js",
+    "plots.js",
+    "filter.js",
+    "popover.js",
+    "table.js",
+    "dossier.js",
+    "map.js",
+    "circuit.js",
+    "main.js",
+)
 """The page's modules, each after those that it imports."""
 
 

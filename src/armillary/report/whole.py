@@ -38,7 +38,10 @@ def atlas_page(atlas: "Atlas") -> Page:
     most = matters(atlas)
     rotary = rotary_lens.recommended_by_kind(atlas) if rotary_lens.has_rotation(atlas) else []
     cards = [
-        Card(" ".join(filter(None, (sentences.kinds(heads).text, most.text if most else ""))), Picture(*kinds, opens=True)),
+        Card(
+            " ".join(filter(None, (sentences.kinds(heads).text, most.text if most else ""))),
+            Picture(*kinds, opens=True),
+        ),
         Card(sentences.position(heads, encodings(atlas), why(atlas)).text, Picture(*position) if position else None),
         Card(
             sentences.stands_out(heads, layers, rotary).text,

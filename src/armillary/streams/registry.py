@@ -1,7 +1,18 @@
 """The list of all streams; each is declared in the file of its statistic."""
 
 from armillary.errors import unknown
-from armillary.streams import attention, chunks, constituents, moments, null, pairs, patterns, resting, similarity, sources
+from armillary.streams import (
+    attention,
+    chunks,
+    constituents,
+    moments,
+    null,
+    pairs,
+    patterns,
+    resting,
+    similarity,
+    sources,
+)
 from armillary.streams.declaration import Context, Declaration, Option, Pass
 from armillary.streams.stream import Stream
 

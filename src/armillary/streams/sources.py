@@ -1,6 +1,5 @@
 """Sources: shares of the embedding, every earlier head and every MLP in each head's logits and output."""
 
-
 from torch import Tensor
 
 from armillary.anatomy.sources import source_names

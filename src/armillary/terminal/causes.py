@@ -30,7 +30,9 @@ def show_ablation(heads: pd.DataFrame, about: dict[str, Any]) -> None:
         shown = heads[[*columns, *(["direct_logit"] if "direct_logit" in heads and not prefix else [])]]
         shown = shown.dropna(subset=[name]).sort_values(name, ascending=False, kind="stable").head(SHOWN)
         loss = about.get(f"{prefix}loss", float("nan"))
-        tables.show(shown, title=f"Without each head ({about['to']} instead), on {where}; loss {loss:.3f} nats per token")
+        tables.show(
+            shown, title=f"Without each head ({about['to']} instead), on {where}; loss {loss:.3f} nats per token"
+        )
         correlation, count = estimate_agreement(heads, prefix)
         if count > 2:
             order = "" if correlation >= WELL_CORRELATED else ": estimates do not order these heads"

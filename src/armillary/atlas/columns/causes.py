@@ -1,4 +1,4 @@
-"""Columns of the tables about causes: edges between heads, composition of their weights, labels and what they matter."""
+"""Columns of the tables about causes: edges between heads, composition of weights, labels and what they matter."""
 
 from functools import partial
 
@@ -14,7 +14,9 @@ EDGES = Table(
     (
         _edge("layer", "The layer of the head, counted from 0.", kind="whole"),
         _edge("head", "The head within its layer, counted from 0.", kind="whole"),
-        _edge("side", "What is split: the query or the key in the head's logits, or the value in its output.", kind="word"),
+        _edge(
+            "side", "What is split: the query or the key in the head's logits, or the value in its output.", kind="word"
+        ),
         _edge(
             "source",
             "What wrote this part of the head's input: embedding, L3H5, MLP3 (of block 3), mixer3 (what a block has "
@@ -68,7 +70,9 @@ BY_LABEL = Table(
             "Their mean against that of random heads: labels are permuted within layers.",
             unit="standard deviations",
         ),
-        _label("p", "Share of permutations whose mean is as far from that of all, or farther (two-sided).", unit="share"),
+        _label(
+            "p", "Share of permutations whose mean is as far from that of all, or farther (two-sided).", unit="share"
+        ),
         _label("verdict", "more, less, or no difference at p < 0.05, divided by the number of labels.", kind="word"),
     ),
 )

@@ -23,7 +23,21 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, EDGES, COMPOSITION, BY_LABEL)
+    for table in (
+        HEADS,
+        LAYERS,
+        MATRICES,
+        LOCALIZATION,
+        GAUSSIAN,
+        BANDS,
+        KINDS,
+        AGREEMENT,
+        VERIFY,
+        CHANGES,
+        EDGES,
+        COMPOSITION,
+        BY_LABEL,
+    )
 }
 
 REPORT_SETS: tuple[ReportSet, ...] = get_args(ReportSet)

@@ -30,9 +30,7 @@ CAUSES = (
         sets=("usual", "overview"),
     ),
     _effect("repeat_ablation_se", "Standard error of repeat_ablation_loss over sequences.", unit="nats per token"),
-    _effect(
-        "repeat_gradient_loss", "repeat_ablation_loss to first order, for all heads.", unit="nats per token"
-    ),
+    _effect("repeat_gradient_loss", "repeat_ablation_loss to first order, for all heads.", unit="nats per token"),
     _effect(
         "direct_logit",
         "What the head itself adds to the logit of the true next token (less the mean over the vocabulary), with the "
