@@ -43,15 +43,19 @@ SEED = 0
 
 
 def main(asked: list[str]) -> None:
-    kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if asked != ["--page"]:
         places = {"stories15M": SHARED / "models/stories15M", **models()}
         places = {name: place for name, place in places.items() if name != "MiniLM" and place.exists()}
         for given in asked or places:
             name, _, place = given.partition("=")
-            kept[name] = of_model(Path(place) if place else places[name], corpus_of(name))
-            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
-    DOCS.write_text(page(kept), encoding="utf-8")
+            measured = of_model(Path(place) if place else places[name], corpus_of(name))
+            RESULTS.write_text(json.dumps({**results(), name: measured}, indent=1) + "\n")
+    DOCS.write_text(page(results()), encoding="utf-8")
+
+
+def results() -> dict[str, Any]:
+    """What was measured so far."""
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
 def corpus_of(name: str) -> str:
@@ -94,8 +98,8 @@ def _estimates(model: Any, corpus: Corpus) -> dict[str, Any]:
     return {
         "loss": float(effects.loss.mean()),
         "heads": len(chosen),
-        "rank_correlation": float(table.corr("spearman").iloc[0, 1]),
-        "correlation": float(table.corr().iloc[0, 1]),
+        "rank_correlation": float(table["exact"].corr(table["estimate"], method="spearman")),
+        "correlation": float(table["exact"].corr(table["estimate"])),
         "largest": dict(zip(largest["head"], largest["exact"].astype(float), strict=True)),
     }
 

@@ -12,13 +12,14 @@ from armillary.theory.composition import product_moments
 def test_scores_are_those_of_dense_products() -> None:
     model = sample_model("llama")
     anatomy = arm.describe(model)
-    table = composition(anatomy).set_index(["from_layer", "from_head", "to_layer", "to_head", "kind"])
+    scores = composition(anatomy).set_index(["from_layer", "from_head", "to_layer", "to_head", "kind"])["score"]
+    table = scores.to_dict()
     first, last = anatomy.weights(0), anatomy.weights(2)
     group = anatomy.layers[0].group
     ov = first.v[4 // group] @ first.o[4]
     for kind, w in (("query", last.q[3]), ("key", last.k[3 // group]), ("value", last.v[3 // group])):
         dense = (ov @ w).norm() / (ov.norm() * w.norm())
-        assert abs(table.loc[(0, 4, 2, 3, kind), "score"] - float(dense)) < 1e-6
+        assert abs(table[0, 4, 2, 3, kind] - float(dense)) < 1e-6
     assert len(table) == 3 * 3 * anatomy.layers[0].heads ** 2  # three pairs of layers, three kinds
 
 

@@ -15,6 +15,7 @@ from armillary.atlas.effects import FILE
 from armillary.cli import app
 from armillary.errors import ArmillaryError
 from armillary.interventions import ablated, mean_outputs
+from armillary.interventions.ablation import output_of
 from armillary.lenses.causes import _of_effect, label_causes
 from armillary.lenses.composition import composition
 from armillary.lenses.sources import feeds
@@ -76,7 +77,7 @@ def test_estimates_are_derivatives_for_every_family(name: str) -> None:
     estimate = gradient_effects(model, ids, 1, "mean", means)
     head, step = (1, 0), 1e-2
     outputs: dict[int, torch.Tensor] = {}
-    with torch.no_grad(), Tap(model, lambda view: outputs.update({view.layer: view.output})):
+    with torch.no_grad(), Tap(model, lambda view: outputs.update({view.layer: output_of(view)})):
         model(input_ids=ids)
 
     def loss(share: float) -> np.ndarray:

@@ -91,4 +91,5 @@ def estimate_agreement(heads: pd.DataFrame, prefix: str = "") -> tuple[float, in
     if not all(name in heads for name in names):
         return float("nan"), 0
     both = heads[names].dropna().astype(float)
-    return (float(both.corr("spearman").iloc[0, 1]) if len(both) > 2 else float("nan")), len(both)
+    correlation = both[names[0]].corr(both[names[1]], method="spearman") if len(both) > 2 else float("nan")
+    return float(correlation), len(both)

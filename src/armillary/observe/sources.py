@@ -52,9 +52,8 @@ class Sources:
                 products = _products(readings[layer], parts, rows)
                 sums[layer] = sums[layer] + products if layer in sums else products
 
-            with self.stream.replaying(recording, rows, _until_last(receive, max(readings))):
-                with suppress(Enough):
-                    run()
+            with self.stream.replaying(recording, rows, _until_last(receive, max(readings))), suppress(Enough):
+                run()
         return {layer: self._state(readings[layer], sums[layer], recording, dtype, layer) for layer in readings}
 
     def _read(self, run: Callable[[], Any]) -> tuple[dict[int, Reading], torch.dtype]:
@@ -105,7 +104,8 @@ def _products(read: Reading, parts: Float[Tensor, "part token d"], rows: slice) 
     """The sum over these positions of r.x for every side, head and part of x."""
     directions = torch.cat([read.directions(side, rows) for side in range(len(SIDES))])  # (side head, token, d)
     by_token = parts.transpose(0, 1) @ directions.permute(1, 2, 0)  # (token, part, side head)
-    return by_token.sum(0).T.unflatten(0, (len(SIDES), -1))
+    summed = by_token.sum(0).T
+    return summed.reshape(len(SIDES), -1, summed.shape[1])
 
 
 class Enough(Exception):

@@ -124,9 +124,9 @@ class Stream:
         with ExitStack() as hooks:
             for block in self.blocks:
                 hooks.callback(block.register_forward_pre_hook(begins, with_kwargs=True).remove)
-            for block, projection in projections.items():
+            for number, projection in projections.items():
 
-                def keep(module: nn.Module, args: Any, at: int = block) -> None:
+                def keep(module: nn.Module, args: Any, at: int = number) -> None:
                     z[at] = _copy(args[0])
 
                 hooks.callback(projection.register_forward_pre_hook(keep).remove)

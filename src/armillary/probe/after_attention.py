@@ -56,7 +56,8 @@ class AfterAttention:
             return None
         if first is not self._projected[layer] and not torch.equal(first, self._projected[layer]):
             return None
-        return self._mixed[layer].unflatten(-1, (self._heads[layer], -1))
+        mixed = self._mixed[layer]
+        return mixed.view(*mixed.shape[:-1], self._heads[layer], -1)
 
     @contextmanager
     def replaced(self, layer: int, head: int, output: Float[Tensor, "batch token ev"]) -> Iterator[None]:

@@ -37,7 +37,7 @@ def direct_logits(
     sums[OTHERS.index("rounding")] = total - sums.sum()
     table = pd.DataFrame({"source": sources.names, "direct_logit": sums.numpy()})
     unused = table["source"].isin(["position bias"]) | (table["source"].str.startswith("mixer") & (sums.numpy() == 0))
-    table = table[~unused].reset_index(drop=True)
+    table = pd.DataFrame(table[~unused]).reset_index(drop=True)
     table.attrs["total"] = total
     return table
 

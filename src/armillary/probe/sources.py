@@ -1,5 +1,7 @@
 """What wrote the query, the key and the value of every head, on one text."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import torch
@@ -25,8 +27,8 @@ def edges_of(
     device = next(model.parameters()).device
     with evaluating(model):
         for row in tokens:
-            ids = torch.from_numpy(row)[None].to(device)
-            for layer, state in sources.products(lambda ids=ids: entry(model)(input_ids=ids)).items():
+            run = partial(entry(model), input_ids=torch.from_numpy(row)[None].to(device))
+            for layer, state in sources.products(run).items():
                 stream.update(layer, state)
     shares = stream.finish(len(anatomy.layers))["share"]
     return edge_rows(shares.cpu().numpy(), sources.names, least)

@@ -30,11 +30,11 @@ def matters(atlas: "Atlas") -> Sentence | None:
     about = effects_about(atlas)
     if about is None:
         return None
-    prefix = "repeat_" if _clear(about.get("repeat_together")) else ""
-    together = about.get(f"{prefix}together")
-    if not _clear(together):
+    measured = {prefix: about[f"{prefix}together"] for prefix in WHERE if _clear(about.get(f"{prefix}together"))}
+    if not measured:
         return None
-    write = Writer()
+    prefix = max(measured, key=lambda prefix: float(measured[prefix]["loss"]))
+    together, write = measured[prefix], Writer()
     names = listed([write.word(f"head {i}", f"L{a}H{b}") for i, (a, b) in enumerate(together["heads"])])
     count, of = together["half"], together["ablated"]
     rises = write.number("loss", together["loss"])

@@ -45,7 +45,7 @@ function visibleEdges(least, sides, chosen) {
 }
 
 function circuitHeight() {
-  return Math.min(900, 200 + 26 * Math.max(...page.circuit.nodes.map(([, layer]) => layer)));
+  return Math.min(900, 260 + 34 * Math.max(...page.circuit.nodes.map(([, layer]) => layer)));
 }
 
 function circuitFigure(edges, chosen) {

@@ -38,7 +38,7 @@ def sections(atlas: "Atlas") -> list[Section]:
         ("layers", "Layers", layers),
         ("heads", "Heads", heads),
         ("causes", "Which heads matter", causes),
-        ("circuit", "Circuits", circuit),
+        ("circuits", "Circuits", circuit),
         ("agreement", "Do the lenses agree?", agreement),
         ("spectra", "Spectra", spectra),
         ("rotary", "Rotary frequencies", rotary),

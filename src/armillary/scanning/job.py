@@ -4,6 +4,7 @@ import inspect
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,7 @@ class ScanBench:
             sources = Sources(self.model, self.anatomy, work.settings["skip"])
             for tokens in work.tokens:
                 ids = torch.from_numpy(tokens)[None].to(device)
-                states = sources.products(lambda ids=ids: network(input_ids=ids, **self._uncached()))
+                states = sources.products(partial(network, input_ids=ids, **self._uncached()))
                 for stream in streams.values():
                     for layer, state in states.items():
                         stream.update(layer, state)
