@@ -20,6 +20,7 @@ from armillary.lenses.labels import IN_REPEATS, IN_TEXT
 from armillary.observe.precision import wide
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView
+from armillary.probe.after_attention import AfterAttention
 from armillary.probe.losses import sequence_losses
 from armillary.probe.removals import Removal
 from armillary.probe.resuming import Resumable
@@ -150,6 +151,7 @@ class _Batch:
     tokens: Int[Tensor, "block token"]
     first: int
     predicts: bool
+    after: AfterAttention | None = None
     moved: dict[tuple[_Head, str], dict[str, Float[np.ndarray, "block"]]] = field(default_factory=dict)
     outputs: dict[tuple[_Head, str], Float[Tensor, "block token ev"]] = field(default_factory=dict)
 
@@ -158,7 +160,8 @@ class _Batch:
         """attention_*, keys_* and loss_* of every head, for every sequence."""
         model = self.resumable.model
         ids = self.tokens.to(next(model.parameters()).device)
-        with Tap(model, self._receive):
+        self.after = AfterAttention(model, self.anatomy)
+        with Tap(model, self._receive), self.after.recording():
             before = self.resumable.run(ids) if self.predicts else entry(model)(input_ids=ids)
         loss = sequence_losses(before.logits, ids, self.first) if self.predicts else np.full(len(ids), np.nan)
         effects: dict[_Head, dict[str, Float[np.ndarray, "block"]]] = {head: {} for head in self.heads}
@@ -196,6 +199,10 @@ class _Batch:
         """The model's output with the head's output after the removal."""
         self.resumable.try_block(head.layer, before)
         output = self.outputs.pop((head, removal))
+        assert self.after is not None
+        if self.after.output(head.layer) is not None:
+            with self.after.replaced(head.layer, head.head, output):
+                return self.resumable.from_block(head.layer)
         with replaced_output(
             self.resumable.model, lambda view: {head.head: output} if view.layer == head.layer else {}
         ):
