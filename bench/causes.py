@@ -35,7 +35,7 @@ SHARED = next(
 DOCS = Path(__file__).parent.parent / "docs" / "causes.md"
 
 SEQUENCES = 4
-HEADS = 48
+HEADS = 36
 """So many heads, evenly spaced over all, are ablated exactly: none is chosen by its estimate."""
 
 TRIPLES = 10
