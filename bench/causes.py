@@ -68,7 +68,13 @@ def of_model(place: Path, corpus: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         streams = ("positions", "attention", "constituents", "patterns")
         atlas = arm.scan(
-            str(place), corpus=corpus, out=Path(folder) / "atlas", sequences=16, second_pass=8, streams=streams
+            str(place),
+            corpus=corpus,
+            out=Path(folder) / "atlas",
+            sequences=16,
+            length=56 if "stories" in corpus else 128,  # there are five stories
+            second_pass=8,
+            streams=streams,
         )
         both = corpora(atlas, arm.describe(model), SEQUENCES)
         return {

@@ -13,6 +13,9 @@ position; losses are in nats per token. SmolLM2-135M and Gemma 3 270M are quanti
 
 WELL_CORRELATED = 0.7
 
+CLEAR = 0.2
+"""Below this score no head of a model is an induction head worth ablating."""
+
 
 def page(results: dict[str, Any]) -> str:
     """The page as Markdown."""
@@ -50,6 +53,8 @@ def _estimates(results: dict[str, Any]) -> list[str]:
 def _induction(name: str, results: dict[str, Any]) -> list[str]:
     found = results[name]["induction"]
     random = found["random"]
+    if found["scores"][0] < CLEAR:
+        return [f"{name} has no induction head: the largest score is {found['scores'][0]:.2f}.\n"]
     verdict = "more than any of" if found["without"] > max(random) else "not more than all of"
     lines = [
         f"## The strongest induction heads of {name}\n",
