@@ -13,7 +13,7 @@ position; losses are in nats per token. SmolLM2-135M and Gemma 3 270M are quanti
 
 WELL_CORRELATED = 0.7
 
-CLEAR = 0.2
+CLEAR = 0.05
 """Below this score no head of a model is an induction head worth ablating."""
 
 
