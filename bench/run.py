@@ -1,7 +1,8 @@
 """`make bench`: ratios measured side by side in one run. Prints a table, writes bench/results.json and the README's.
 
 python bench/run.py                 all of it, in half an hour; exit code 1 if a target is missed by over 15 %
-python bench/run.py scan spectra    only these (of: whole, commands, scan, memory, long, spectra, training, pair)
+python bench/run.py scan spectra    only these (of: whole, commands, scan, memory, long, spectra, ablation,
+                                    training, pair)
 python bench/run.py --render        the README's table from bench/results.json
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import ablation
 import scaling
 import scans
 import spectra
@@ -46,6 +48,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "memory": scans.memory,
     "long": scans.long_text,
     "spectra": spectra.rows,
+    "ablation": ablation.rows,
     "training": training.training_step,
     "pair": pair,
 }

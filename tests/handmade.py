@@ -164,6 +164,27 @@ def choices(texts: int = 24, length: int = 40, seed: int = 0) -> Tensor:
     return torch.cat([torch.zeros(texts, 1, dtype=torch.long), said], 1)
 
 
+@torch.no_grad()
+def copying_llama() -> LlamaForCausalLM:
+    """`handmade_llama` with an induction head that copies: head 1.0 writes the token that it sees into the logits.
+
+    Head 0.0 writes which token came before; head 1.0 matches that against the present token, and what it attends to is
+    the token that followed then. A channel of the first half of the width says which token, the logits are these.
+    """
+    model = handmade_llama()
+    attention, values = model.model.layers[1].self_attn, torch.arange(VOCABULARY)
+    attention.v_proj.weight[values, values] = 1 / (WIDTH / 2) ** 0.5
+    attention.o_proj.weight[values, values] = 2.0  # louder than the present token itself
+    model.lm_head.weight[:] *= 8.0
+    return model
+
+
+def copies(texts: int = 8, period: int = 20, seed: int = 0) -> Tensor:
+    """Token 0, then `period` random tokens, twice."""
+    first = random_texts(texts, period + 1, seed)
+    return torch.cat([first, first[:, 1:]], 1)
+
+
 LETTERS = {"<s>": 0, "</s>": 1, **{chr(97 + i): i + 2 for i in range(26)}, "[UNK]": 28}
 
 

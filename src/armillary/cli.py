@@ -13,6 +13,7 @@ import typer
 from armillary import __version__
 from armillary.commands import (
     atlas,
+    causes,
     check,
     columns,
     convert,
@@ -83,6 +84,7 @@ PANELS = {
         relation.relation,
         model.inspect,
         weights.weights,
+        causes.composition,
         scan.demo,
         merge.merge,
         convert.convert,
@@ -99,6 +101,8 @@ PANELS = {
         atlas.compare,
         columns.columns,
         labels.verify_heads,
+        causes.ablate,
+        causes.edges,
         rope.frequencies,
         weights.gaussian,
         weights.localization,

@@ -21,6 +21,8 @@ from armillary.atlas.atlas import Atlas
 from armillary.atlas.columns import TABLES, Column, Family, contract, declared, definition, find, in_order, in_set
 from armillary.atlas.columns.reference import reference_page
 from armillary.atlas.compare import compare
+from armillary.atlas.effects import COLUMNS as EFFECTS
+from armillary.atlas.effects import keep_effects
 from armillary.atlas.series import series_changes, series_labels, series_layers
 from armillary.atlas.timelines.store import write_timeline
 from armillary.atlas.verdicts import keep_verdicts
@@ -40,8 +42,12 @@ from armillary.lenses import (
     tables,
     writing,
 )
+from armillary.lenses.causes import label_causes
+from armillary.lenses.composition import composition
+from armillary.lenses.sources import edges
 from armillary.observe.verification import some_images
 from armillary.papers import ledger
+from armillary.probe.ablation import ablate, with_direct_logits
 from armillary.probe.label_checks import check_heads, sampled_heads
 from armillary.probe.observed import observed_heads
 from armillary.report.sentences import changed_labels
@@ -146,7 +152,7 @@ def filled_by_lenses(atlas: Atlas) -> Iterable[tuple[str, str, pd.DataFrame]]:
 
 def filled_elsewhere(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
     """Tables that no lens fills: checks of labels, and changes from one atlas to another."""
-    streams = ("positions", "attention", "constituents", "chunks", "patterns")
+    streams = ("positions", "attention", "constituents", "chunks", "patterns", "sources")
     settings: dict[str, Any] = dict(streams=streams, length=48, sequences=8)
     atlas = arm.scan(arm.bundled("llama"), "builtin:prose", out=place / "checked", **settings)
     other = arm.scan(arm.bundled("llama"), "builtin:code", out=place / "other", **settings)
@@ -154,6 +160,14 @@ def filled_elsewhere(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
     yield "verify", "armillary.probe.label_checks", checked
     keep_verdicts(atlas, checked)
     yield "heads", "armillary.atlas.verdicts", arm.open_atlas(place / "checked").heads[["check"]]
+    model = arm.load(arm.bundled("llama"))
+    measured = with_direct_logits(model, atlas, ablate(model, atlas, exact=None, sequences=2), sequences=2)
+    keep_effects(atlas, measured.heads, measured.about)
+    ablated = arm.open_atlas(place / "checked")
+    yield "heads", "armillary.atlas.effects", ablated.heads[list(EFFECTS)]
+    yield "edges", "armillary.lenses.sources", edges(ablated)
+    yield "label_causes", "armillary.lenses.causes", label_causes(ablated)
+    yield "composition", "armillary.lenses.composition", composition(arm.describe(model))
     changes = compare(atlas, other)
     for table in (changes.heads, changes.layers):
         yield "changes", "armillary.atlas.compare", table

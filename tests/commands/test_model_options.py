@@ -31,11 +31,12 @@ LOADS = {
         "view",
         "verify-heads",
         "frequencies",
+        "ablate",
     ),
     *("intervene", "rope", "train", "timeline", "relation", "experiment run"),
 }
 """Commands that load a model (train builds one), from a folder, a hub id, or for an atlas."""
-READS = {"weights", "convert"}
+READS = {"weights", "convert", "composition"}
 """Commands that read a model's files and load none."""
 OPTIONS = {
     *("--device", "--dtype", "--revision", "--attn-implementation", "--device-map", "--trust-remote-code"),

@@ -111,3 +111,11 @@ def entry(model: Any) -> Any:
     base = getattr(inner, "base_model", inner)
     encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False) and hasattr(base, "get_encoder")
     return base.get_encoder() if encodes else base
+
+
+def output_projections(model: nn.Module, anatomy: Anatomy) -> list[nn.Module]:
+    """The module that multiplies by W_o, of every layer; raises for a family without an adapter."""
+    adapter = adapter_of(anatomy)
+    if adapter is None:
+        raise ArmillaryError(anatomy.missing)
+    return [block.get_submodule(adapter.o.name) for block in find_stack(model, anatomy).blocks]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from armillary.anatomy.description import Anatomy
+from armillary.atlas.effects import with_effects
 from armillary.atlas.head import Head
 from armillary.atlas.manifest import PLACE, Manifest, damage_sentence, read_manifest
 from armillary.atlas.record import (
@@ -150,12 +151,13 @@ class Atlas:
     def heads(self) -> "pd.DataFrame":
         """A row for every head of every layer; a measure that does not apply is missing.
 
-        `check` is what `armillary verify-heads` found, where it ran.
+        `check` is what `armillary verify-heads` found, where it ran; ablation_loss and others are from `armillary
+        ablate`.
         """
         table = read_table(self, "heads")
         if "confident" in table:  # the name in older atlases
             table = table.rename(columns={"confident": "significant"}).astype({"significant": "boolean"})
-        return with_verdicts(self, table)
+        return with_effects(self, with_verdicts(self, table))
 
     def table(self, name: str) -> "pd.DataFrame":
         """A stored table by name: tokens, pairs, relations, examples, writes, evidence; empty if not measured."""

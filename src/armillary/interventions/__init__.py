@@ -2,8 +2,19 @@
 
 from armillary.anatomy.frequencies import changed_rotary
 from armillary.anatomy.placing import randomly_placed
+from armillary.interventions.ablation import ablated, mean_outputs
 from armillary.interventions.frequencies import rotary
 from armillary.interventions.parts import without
 from armillary.interventions.spectra import cut, randomized, scaled
 
-__all__ = ["changed_rotary", "cut", "randomized", "randomly_placed", "rotary", "scaled", "without"]
+__all__ = [
+    "ablated",
+    "changed_rotary",
+    "cut",
+    "mean_outputs",
+    "randomized",
+    "randomly_placed",
+    "rotary",
+    "scaled",
+    "without",
+]

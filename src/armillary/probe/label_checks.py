@@ -8,7 +8,6 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.layout import entry
@@ -21,6 +20,8 @@ from armillary.lenses.labels import IN_REPEATS, IN_TEXT
 from armillary.observe.precision import wide
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView
+from armillary.probe.after_attention import AfterAttention
+from armillary.probe.losses import sequence_losses
 from armillary.probe.removals import Removal
 from armillary.probe.resuming import Resumable
 from armillary.probe.trial import predicts
@@ -37,10 +38,6 @@ USES = {
     "first-token": ("first", "others"),
 }
 """What a head with this label should need, and what it should not: names of REMOVALS."""
-
-
-AT_ONCE = 1_000_000
-"""Logits converted to float64 at once: small enough that the memory is reused; new pages cost more than the losses."""
 
 
 def uses(label: str) -> tuple[str, str] | None:
@@ -154,6 +151,7 @@ class _Batch:
     tokens: Int[Tensor, "block token"]
     first: int
     predicts: bool
+    after: AfterAttention | None = None
     moved: dict[tuple[_Head, str], dict[str, Float[np.ndarray, "block"]]] = field(default_factory=dict)
     outputs: dict[tuple[_Head, str], Float[Tensor, "block token ev"]] = field(default_factory=dict)
 
@@ -162,14 +160,19 @@ class _Batch:
         """attention_*, keys_* and loss_* of every head, for every sequence."""
         model = self.resumable.model
         ids = self.tokens.to(next(model.parameters()).device)
-        with Tap(model, self._receive):
+        self.after = AfterAttention(model, self.anatomy)
+        with Tap(model, self._receive), self.after.recording():
             before = self.resumable.run(ids) if self.predicts else entry(model)(input_ids=ids)
-        loss = self._losses(before, ids) if self.predicts else np.full(len(ids), np.nan)
+        loss = sequence_losses(before.logits, ids, self.first) if self.predicts else np.full(len(ids), np.nan)
         effects: dict[_Head, dict[str, Float[np.ndarray, "block"]]] = {head: {} for head in self.heads}
         for (head, removal), values in self.moved.items():
             for name in (name for name, other in _removals(head.label).items() if other == removal):
                 effects[head] |= {f"{measure}_{name}": value for measure, value in values.items()}
-                after = self._losses(self._without(head, removal, before), ids) if self.predicts else loss
+                after = (
+                    sequence_losses(self._without(head, removal, before).logits, ids, self.first)
+                    if self.predicts
+                    else loss
+                )
                 effects[head][f"loss_{name}"] = after - loss
         return effects
 
@@ -196,20 +199,14 @@ class _Batch:
         """The model's output with the head's output after the removal."""
         self.resumable.try_block(head.layer, before)
         output = self.outputs.pop((head, removal))
+        assert self.after is not None
+        if self.after.output(head.layer) is not None:
+            with self.after.replaced(head.layer, head.head, output):
+                return self.resumable.from_block(head.layer)
         with replaced_output(
             self.resumable.model, lambda view: {head.head: output} if view.layer == head.layer else {}
         ):
             return self.resumable.from_block(head.layer)
-
-    def _losses(self, computed: Any, ids: Int[Tensor, "block token"]) -> Float[np.ndarray, "block"]:
-        """Mean loss of every sequence on the tokens that follow row `first` and later rows."""
-        rows = max(1, AT_ONCE // computed.logits.shape[-1])
-        losses = []
-        for logits, following in zip(computed.logits[:, self.first : -1], ids[:, self.first + 1 :], strict=True):
-            parts = zip(logits.split(rows), following.split(rows), strict=True)
-            exact = ((wide(a), b) for a, b in parts)
-            losses.append(torch.cat([cross_entropy(a, b.to(a.device), reduction="none") for a, b in exact]).mean())
-        return torch.stack(losses).cpu().numpy()
 
 
 def _verdicts(head: _Head, effects: dict[str, Float[np.ndarray, "block"]]) -> dict[str, Any]:

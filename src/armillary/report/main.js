@@ -6,6 +6,7 @@ import { Grid } from "./table.js";
 import { openHead, openRow, prepare } from "./dossier.js";
 import { headMap } from "./map.js";
 import { throughTime } from "./timeline.js";
+import { circuitView } from "./circuit.js";
 
 const grids = [...document.querySelectorAll("[data-table]")].map(
   (place) =>
@@ -18,6 +19,7 @@ onHead((row) => openRow(row, grids.find((grid) => grid.name === "heads")?.rows))
 prepare();
 headMap();
 throughTime();
+circuitView();
 watch();
 window.addEventListener("beforeprint", () => {
   document.getElementById("dossier").close();

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from latex2mathml.converter import convert
 from plotly.offline import get_plotlyjs
 
+from armillary.anatomy.sources import SIDES
 from armillary.atlas.columns import TABLES, definition, in_order
 from armillary.figures.policy import content_policy, embedded
 from armillary.report.dossiers import plain
@@ -29,6 +30,7 @@ SCRIPTS = (
     "dossier.js",
     "map.js",
     "timeline.js",
+    "circuit.js",
     "main.js",
 )
 """The page's modules, each after those that it imports."""
@@ -86,7 +88,14 @@ class TimeSlider:
     steps: Sequence[str]
 
 
-Block = Words | Picture | Grid | Pairs | HeadMap | TimeSlider
+@dataclass(frozen=True)
+class Circuit:
+    """The circuit view, of which the reader chooses the least share, the sides and a head."""
+
+    caption: str
+
+
+Block = Words | Picture | Grid | Pairs | HeadMap | TimeSlider | Circuit
 
 
 @dataclass(frozen=True)
@@ -186,6 +195,8 @@ def _section(section: Section, figures: dict[str, Any], tables: dict[str, Any]) 
             parts.append(_picture(block, f"{section.id}-{i}", figures))
         elif isinstance(block, Grid):
             parts.append(_grid(block, tables))
+        elif isinstance(block, Circuit):
+            parts.append(_circuit(block))
         elif isinstance(block, HeadMap):
             parts.append(
                 '<figure class="map"><div class="controls"><label>Color heads by '
@@ -198,6 +209,21 @@ def _section(section: Section, figures: dict[str, Any], tables: dict[str, Any]) 
             rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in block.rows.items())
             parts.append(f'<dl class="pairs">{rows}</dl>')
     return "".join([*parts, "</section>"])
+
+
+def _circuit(block: Circuit) -> str:
+    sides = "".join(
+        f'<label><input type="checkbox" id="circuit-{side}"{" checked" if side == "key" else ""}> {side}</label>'
+        for side in SIDES
+    )
+    caption = escape(block.caption)
+    return (
+        '<figure class="circuit"><div class="controls"><label>Head <select id="circuit-head"></select></label>'
+        '<label>Shares of <input type="range" id="circuit-least" min="0.05" max="1" step="0.05" value="0.2"> '
+        f'<output id="circuit-shown" for="circuit-least"></output></label>{sides}</div>'
+        f'<div class="plot" id="circuit" role="group" aria-label="{caption}"></div>'
+        f'<div class="lists" id="circuit-lists" aria-live="polite"></div><figcaption>{caption}</figcaption></figure>'
+    )
 
 
 def _picture(picture: Picture, name: str, figures: dict[str, Any], *, titled: bool = True) -> str:

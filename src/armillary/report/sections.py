@@ -20,6 +20,7 @@ from armillary.lenses.labels import agreement_table
 from armillary.lenses.rotary import RecommendedP
 from armillary.report import pictures
 from armillary.report.anatomy import anatomy
+from armillary.report.causes import causes, circuit
 from armillary.report.page import Block, Grid, HeadMap, Pairs, Picture, Section, Words
 from armillary.report.sentences import known
 
@@ -36,6 +37,8 @@ def sections(atlas: "Atlas") -> list[Section]:
         ("anatomy", "Anatomy", anatomy),
         ("layers", "Layers", layers),
         ("heads", "Heads", heads),
+        ("causes", "Which heads matter", causes),
+        ("circuits", "Circuits", circuit),
         ("agreement", "Do the lenses agree?", agreement),
         ("spectra", "Spectra", spectra),
         ("rotary", "Rotary frequencies", rotary),

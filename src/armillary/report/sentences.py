@@ -51,7 +51,7 @@ class Sentence(NamedTuple):
 
 
 @dataclass
-class _Writer:
+class Writer:
     """Formats facts for a sentence and collects them."""
 
     facts: dict[str, Fact] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def counted(words: pd.Series, order: tuple[str, ...]) -> list[tuple[str, int]]:
 
 def kinds(heads: pd.DataFrame) -> Sentence:
     """How many heads have each label and in which layers; without labels, where attention goes."""
-    write = _Writer()
+    write = Writer()
     count, layers = len(heads), int(heads["layer"].nunique())
     model = f"{write.count('heads', count)} {plural(count, 'head')}"
     model += f" in {write.count('layers', layers)} {plural(layers, 'layer')}"
@@ -131,7 +131,7 @@ def kinds(heads: pd.DataFrame) -> Sentence:
     return write.sentence(f"The model has {model}; this atlas does not have their labels.")
 
 
-def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
+def _by_label(write: Writer, heads: pd.DataFrame, model: str) -> str:
     labels = heads["label"]
     counts = counted(labels, tuple(KINDS))
     if counts[0][1] == len(heads):
@@ -150,7 +150,7 @@ def _by_label(write: _Writer, heads: pd.DataFrame, model: str) -> str:
     return f"Of {model}, {listed(parts)}{end}{_unsure(write, heads)}."
 
 
-def _unsure(write: _Writer, heads: pd.DataFrame) -> str:
+def _unsure(write: Writer, heads: pd.DataFrame) -> str:
     """How many labels are not significant (broad and mixed never are), and how many failed their check."""
     doubts = ""
     if known(heads, "significant"):
@@ -165,7 +165,7 @@ def _unsure(write: _Writer, heads: pd.DataFrame) -> str:
     return doubts
 
 
-def _where(write: _Writer, word: str, part: pd.DataFrame) -> str:
+def _where(write: Writer, word: str, part: pd.DataFrame) -> str:
     """The head if there is only one, else the first and last layer."""
     if len(part) == 1:
         return write.word(f"{word} at", head_names(part)[0])
@@ -189,7 +189,7 @@ THROUGH = {"rotated mean": "the rotated mean", "positional vectors": "positional
 
 def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Sentence:
     """The share of the logits due to position, and by which parts; `encodings` as the model declares them."""
-    write = _Writer()
+    write = Writer()
     declared = f"its layers have {listed(encodings)}" if encodings else "its layers declare no position encoding"
     if not known(heads, "positional_share", "content_share"):
         reason = why or "scan it with the streams positions and constituents"
@@ -208,7 +208,7 @@ def position(heads: pd.DataFrame, encodings: list[str], why: str = "") -> Senten
     return write.sentence(text + _extremes(write, heads) + ".")
 
 
-def _extremes(write: _Writer, heads: pd.DataFrame) -> str:
+def _extremes(write: Writer, heads: pd.DataFrame) -> str:
     """The layers in which position matters most and least, if layers differ."""
     layers = heads.groupby("layer")["positional_share"].mean().dropna().astype(float)
     if len(layers) < 2 or layers.max() == layers.min():
@@ -226,7 +226,7 @@ def stands_out(
     heads: pd.DataFrame, layers: pd.DataFrame, rotary: Sequence[tuple[LayerKind, RecommendedP]] = ()
 ) -> Sentence:
     """Attention sinks, the strongest heads, and the rotary frequencies that could be frozen, by kind of layer."""
-    write = _Writer()
+    write = Writer()
     clauses: list[str] = []
     if known(heads, "first_mass"):
         sinks = int((heads["first_mass"] > 0.5).sum())
@@ -263,7 +263,7 @@ def stands_out(
     return write.sentence(clauses[0][0].upper() + "; ".join(clauses)[1:] + ".")
 
 
-def _which(write: _Writer, name: str, top: pd.DataFrame) -> str:
+def _which(write: Writer, name: str, top: pd.DataFrame) -> str:
     """The heads that share a maximum."""
     if len(top) > 3:
         return f"{write.count(f'{name} heads', len(top))} heads"
@@ -272,7 +272,7 @@ def _which(write: _Writer, name: str, top: pd.DataFrame) -> str:
     )
 
 
-def _frozen(write: _Writer, rotary: RecommendedP, where: str, again: bool = False) -> str:
+def _frozen(write: Writer, rotary: RecommendedP, where: str, again: bool = False) -> str:
     """How many frequencies could be frozen; `again` if the clause before says the same of other layers."""
     frozen = rotary.frequencies - rotary.kept
     place = f"{write.word(f'place {where}', where)} " if where else ""
@@ -295,7 +295,7 @@ def _frozen(write: _Writer, rotary: RecommendedP, where: str, again: bool = Fals
 
 def labels_changed(a: pd.DataFrame, b: pd.DataFrame) -> Sentence:
     """How many heads have a different label in b, and the most frequent change."""
-    write = _Writer()
+    write = Writer()
     if not known(a, "label") or not known(b, "label"):
         count = write.count("heads", len(a))
         return write.sentence(
@@ -321,7 +321,7 @@ def changed_labels(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
 
 def largest_change(changes: pd.DataFrame) -> Sentence:
     """The measure and head that changed most, in units of its spread over heads."""
-    write = _Writer()
+    write = Writer()
     moved = changes[np.isfinite(changes["size"]) & (changes["size"] > 0)]
     if moved.empty:
         return write.sentence("No measure of any head changed.")
@@ -334,7 +334,7 @@ def largest_change(changes: pd.DataFrame) -> Sentence:
 
 def position_changed(a: pd.DataFrame, b: pd.DataFrame) -> Sentence:
     """How the share of position in the logits changed, and where attention goes."""
-    write = _Writer()
+    write = Writer()
     clauses: list[str] = []
     for column, subject in (
         ("positional_share", "the share of position in the logits"),

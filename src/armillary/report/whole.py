@@ -10,6 +10,7 @@ from armillary.figures.head_map import LABEL_COLORS, measure_map
 from armillary.lenses import rotary as rotary_lens
 from armillary.lenses.labels import evidence_table
 from armillary.report import pictures, sentences
+from armillary.report.causes import circuit_data, matters
 from armillary.report.dossiers import dossiers, plain
 from armillary.report.page import Card, Page, Picture
 from armillary.report.reading import reading_cards
@@ -35,9 +36,13 @@ def atlas_page(atlas: "Atlas") -> Page:
     kinds = pictures.kinds(heads)
     position = pictures.position(heads, layers) or pictures.from_weights(heads)
     outstanding = pictures.outstanding(heads)
+    most = matters(atlas)
     rotary = rotary_lens.recommended_by_kind(atlas) if rotary_lens.has_rotation(atlas) else []
     cards = [
-        Card(sentences.kinds(heads).text, Picture(*kinds, opens=True)),
+        Card(
+            " ".join(filter(None, (sentences.kinds(heads).text, most.text if most else ""))),
+            Picture(*kinds, opens=True),
+        ),
         Card(sentences.position(heads, encodings(atlas), why(atlas)).text, Picture(*position) if position else None),
         Card(
             sentences.stands_out(heads, layers, rotary).text,
@@ -49,6 +54,7 @@ def atlas_page(atlas: "Atlas") -> Page:
         "kind": "atlas",
         "labels": LABEL_COLORS,
         "maps": word_maps(heads),
+        "circuit": circuit_data(atlas),
         **dossiers(atlas, evidence),
         "evidence": by_head(heads, evidence),
         "reading": reading_cards(atlas),

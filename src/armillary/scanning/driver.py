@@ -266,7 +266,9 @@ class _FurtherPasses:
         self._run, self._place, self._plan, self._anatomy = run, place, plan, anatomy
         passes = plan.to_run(anatomy)
         self._shards = [
-            (when, shard) for when in passes for shard in plan_shards(len(plan.tokens[when]), shard_of(run.settings))
+            (when, shard)
+            for when in passes
+            for shard in plan_shards(len(plan.tokens[when]), 1 if when is Pass.SOURCES else shard_of(run.settings))
         ]
         self.tokens = sum(plan.tokens[when].size for when in passes)
         self.merged = {name: stream for when in passes for name, stream in plan.streams(when, anatomy).items()}

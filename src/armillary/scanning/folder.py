@@ -52,6 +52,8 @@ class FileKind(StrEnum):
     """A shard of the pass over a sample of the text, once the means are known."""
     REPEATS = "repeats"
     """A shard of the pass over repeated random tokens."""
+    SOURCES = "sources"
+    """A shard of the pass that splits the stream by what wrote it."""
     LAYER = "layer"
     """The spectra of a layer's weights."""
 
@@ -60,6 +62,7 @@ PASS_FILES = {
     Pass.FIRST: FileKind.FIRST,
     Pass.SAMPLE: FileKind.SAMPLE,
     Pass.REPEATS: FileKind.REPEATS,
+    Pass.SOURCES: FileKind.SOURCES,
 }
 """The file that a shard of each pass leaves; one of the first pass leaves its series too."""
 

@@ -4,6 +4,7 @@ import inspect
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from armillary.engines.inside import Inside
 from armillary.engines.packing import Packed
 from armillary.errors import ArmillaryError
 from armillary.observe.precision import measurable
+from armillary.observe.sources import Sources
 from armillary.observe.tap import Tap
 from armillary.observe.verified import versions
 from armillary.observe.view import AttentionView
@@ -192,6 +194,8 @@ class ScanBench:
             raise TaskFailed(sentence(cause), None if row is None else work.shard.first + row) from cause
 
     def _pass(self, work: ShardWork) -> Iterator[Event]:
+        if work.when is Pass.SOURCES:
+            return self._sources(work)
         return self._first(work) if work.when is Pass.FIRST else self._further_pass(work)
 
     def _losses(self, sample: LossSample) -> dict[str, Losses] | None:
@@ -254,10 +258,34 @@ class ScanBench:
             yield from self._run(work, list(range(len(work.tokens))))
         yield Done({PASS_FILES[work.when]: Packed(taken(streams))})
 
+    def _sources(self, work: ShardWork) -> Iterator[Event]:
+        """Run a shard of the pass that splits the stream by what wrote it, one sequence at a time."""
+        assert self._further is not None
+        streams, notes = self._further.streams(work.when, self.anatomy), []
+        device, network = input_device(self.model), entry(self.model)
+        try:
+            sources = Sources(self.model, self.anatomy, work.settings["skip"])
+            for tokens in work.tokens:
+                ids = torch.from_numpy(tokens)[None].to(device)
+                states = sources.products(partial(network, input_ids=ids, **self._uncached()))
+                for stream in streams.values():
+                    for layer, state in states.items():
+                        stream.update(layer, state)
+                yield Advanced(ids.numel())
+        except ArmillaryError as error:  # the rest of the scan is worth having
+            notes.append(f"there are no sources: {error.problem}")
+            for stream in streams.values():
+                stream.states.clear()
+        yield Done({PASS_FILES[work.when]: Packed(taken(streams))}, tuple(notes))
+
+    def _uncached(self) -> dict[str, Any]:
+        """The argument that keeps a model from storing keys and values, if it has one."""
+        return {"use_cache": False} if "use_cache" in inspect.signature(entry(self.model).forward).parameters else {}
+
     def _run(self, work: ShardWork, rows: list[int]) -> Iterator[Event]:
         """Run these rows through the model, a batch at a time."""
         network = entry(self.model)
-        options = {"use_cache": False} if "use_cache" in inspect.signature(network.forward).parameters else {}
+        options = self._uncached()
         device = input_device(self.model)
         for start in range(0, len(rows), work.settings["batch"]):
             batch = rows[start : start + work.settings["batch"]]

@@ -12,6 +12,7 @@ from armillary.streams.declaration import Context, Pass
 from armillary.streams.patterns import NEAR
 from armillary.streams.registry import new_streams
 from armillary.streams.resting import most_seen
+from armillary.streams.sources import SEQUENCES
 from armillary.streams.stream import Stream
 from armillary.streams.tokens import READ_TOKENS, TOKENS
 from armillary.streams.wanted import Wanted
@@ -23,7 +24,7 @@ PROBES = 8
 LONGEST_PERIOD = 64
 """At most this many tokens are repeated, so that scores of scans with long sequences can be compared."""
 
-FURTHER = (Pass.SAMPLE, Pass.REPEATS)
+FURTHER = (Pass.SAMPLE, Pass.REPEATS, Pass.SOURCES)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def plan_further(
 ) -> FurtherPasses:
     """Plan the passes on the sequences that gave finite numbers; `first` are the merged streams of the first pass.
 
-    SAMPLE reads the first `sample` sequences again, REPEATS repeated random tokens.
+    SAMPLE reads the first `sample` sequences again, REPEATS repeated random tokens, SOURCES a few sequences.
     """
     repeated, period, before = repeated_sequences(tokens, anatomy, seed)
     positions = first.get("input.position")
@@ -95,7 +96,7 @@ def plan_further(
         most_seen(tokens[:sample], causal, READ_TOKENS) if reads_tokens else (),
         mean_by_lag(first) if reads_tokens else {},
         vocabulary,
-        {Pass.SAMPLE: tokens[:sample], Pass.REPEATS: repeated},
+        {Pass.SAMPLE: tokens[:sample], Pass.REPEATS: repeated, Pass.SOURCES: tokens[:SEQUENCES]},
     )
 
 

@@ -21,6 +21,8 @@ class Reads(Enum):
     """The attention input x (sequence, position, width), after the norm."""
     ATTENTION = auto()
     """The AttentionView: q, k, v, masks and everything computed from them."""
+    SOURCES = auto()
+    """What observe/sources.py computes for a layer on one sequence."""
 
 
 class Pass(Enum):
@@ -32,6 +34,8 @@ class Pass(Enum):
     """Over a sample of the text, once the means of the first pass are known."""
     REPEATS = auto()
     """Over repeated random tokens."""
+    SOURCES = auto()
+    """Over a few sequences, one at a time, split by what wrote them."""
 
 
 @dataclass(frozen=True)

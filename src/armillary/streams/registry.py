@@ -11,6 +11,7 @@ from armillary.streams import (
     patterns,
     resting,
     similarity,
+    sources,
     token_means,
     tokens,
 )
@@ -36,6 +37,7 @@ DECLARATIONS: tuple[Declaration, ...] = (
     pairs.HEADS,
     tokens.READ,
     token_means.MEANS,
+    sources.SHARES,
 )
 
 OPTIONS: dict[str, Option] = {stream.option.name: stream.option for stream in DECLARATIONS}

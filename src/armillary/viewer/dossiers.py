@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from armillary.anatomy.sources import SIDES
 from armillary.errors import ArmillaryError
 from armillary.figures import heads as drawn
 from armillary.lenses.labels import evidence_table
 from armillary.lenses.panels import Arrays, logit_arrays, pattern_arrays, share_arrays
+from armillary.lenses.sources import edges, fed_by, feeds
 from armillary.report.reading import reading_cards
 from armillary.viewer.arrays import packed, plain
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 MATRICES = "logits"
 """The panel whose arrays are read for one head at a time: those of all heads may not fit in memory."""
+
+
+LEAST, MOST_EDGES = 0.02, 8
+"""Shares of sources that are listed: not smaller, and not more on each side."""
 
 
 class Dossiers:
@@ -47,7 +53,29 @@ class Dossiers:
             arrays |= {name: values[layer, head] for name, values in own.items()}
         arrays |= self._of_logits(layer, head) or {}
         numbers = {name: packed(np.asarray(values)) for name, values in arrays.items() if values.dtype.kind in "fi"}
-        return {"evidence": self._evidence_of(layer, head), "reading": self._reading[i], "arrays": numbers}
+        return {
+            "evidence": self._evidence_of(layer, head),
+            "reading": self._reading[i],
+            "arrays": numbers,
+            "circuit": self._circuit_of(layer, head),
+        }
+
+    def _circuit_of(self, layer: int, head: int) -> dict[str, list[list[Any]]]:
+        """What feeds the head on each side, and what it feeds: [name, share], largest first; {} without sources."""
+        if self._edges is None:
+            return {}
+        own = feeds(self._edges, layer, head)
+        lists = {side: own[own["side"] == side][["source", "share"]] for side in SIDES}
+        read = fed_by(self._edges, layer, head)
+        names = [f"L{a}H{b}" for a, b in zip(read["layer"], read["head"], strict=True)]
+        lists["feeds"] = pd.DataFrame({"head": names, "share": read["share"], "side": read["side"]})
+        return {
+            name: [list(row) for row in rows.head(MOST_EDGES).itertuples(index=False)] for name, rows in lists.items()
+        }
+
+    @cached_property
+    def _edges(self) -> pd.DataFrame | None:
+        return edges(self._atlas, LEAST) if self._atlas.has("sources") else None
 
     def _evidence_of(self, layer: int, head: int) -> list[dict[str, Any]]:
         """For every candidate label the measure, its value, the value of random heads, the threshold."""

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, get_args
 
 from armillary.atlas.columns.by_layer import GAUSSIAN, LOCALIZATION
+from armillary.atlas.columns.causes import BY_LABEL, COMPOSITION, EDGES
 from armillary.atlas.columns.checks import AGREEMENT, CHANGES, VERIFY
 from armillary.atlas.columns.column import Column, Family, Kind, ReportSet, Set, Table
 from armillary.atlas.columns.heads import HEADS
@@ -37,6 +38,7 @@ TABLES: dict[str, Table] = {
         *(HEADS, LAYERS, MATRICES),
         *(TOKENS, PAIRS, RELATIONS, EXAMPLES, WRITES, EVIDENCE),
         *(LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, OBSERVED),
+        *(EDGES, COMPOSITION, BY_LABEL),
         *(CHECKPOINTS, BIRTHS, STEPS, BIRTHS_COMPARED, FIRST_BIRTHS, CURVES_COMPARED),
         *(SERIES, SERIES_LABELS, SERIES_LAYERS),
     )

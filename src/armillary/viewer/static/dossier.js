@@ -6,7 +6,7 @@ import { byId, element, fill, table } from "./dom.js";
 import { value } from "./map.js";
 import { rows, formatted } from "./maths.js";
 import { card, draw, empty, inView, matrix, name, working } from "./plots.js";
-import { state } from "./state.js";
+import { set, state } from "./state.js";
 
 const TITLES = {
   patterns: "Where it attends",
@@ -25,11 +25,13 @@ const line = new Line();
 let evidence;
 let tokens;
 let numbers;
+let circuit;
 
 export function build(given) {
   facts = given;
   evidence = element("div", {});
   tokens = element("div", {});
+  circuit = element("div", { id: "circuit" });
   numbers = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All measures of the head" });
   const grid = element("div", { class: "grid" });
   for (const panel of Object.keys(facts.figures)) {
@@ -37,7 +39,7 @@ export function build(given) {
     if (panel === "frequencies") cards[panel].root.classList.add("wide");
     grid.append(cards[panel].root);
   }
-  fill(byId("view-head"), tokens, evidence, grid, element("details", {}, element("summary", {}, "All measures of this head"), numbers));
+  fill(byId("view-head"), tokens, evidence, circuit, grid, element("details", {}, element("summary", {}, "All measures of this head"), numbers));
 }
 
 export async function show() {
@@ -46,6 +48,7 @@ export async function show() {
   if (!answer) return;
   fill(tokens, ...reading(answer.reading));
   tellEvidence(answer.evidence);
+  tellCircuit(answer.circuit);
   const measures = facts.measures.map(({ name: measure, means }) => [element("span", { title: means }, measure), formatted(value(measure), 6)]);
   fill(numbers, table(["measure", "value"], measures));
   await working(inView(Object.keys(cards).map((panel) => [cards[panel], () => paint(panel, answer.arrays)])));
@@ -58,6 +61,24 @@ function tellEvidence(rowsOf) {
   const note = "A label holds where it explains more than half of the head's focus (matching, preference and content: of its logits). Lines without such a share are other measures that support or contradict the label; they do not decide it.";
   made.classList.add("evidence");
   fill(evidence, element("section", { class: "card" }, element("h3", {}, "Evidence for the label"), element("p", { class: "note" }, note), made));
+}
+
+// What wrote the head's query, key and value, and what it feeds; heads are buttons that open them.
+function tellCircuit({ query, key, value: output, feeds }) {
+  if (!query) return fill(circuit);
+  const [layer, head] = state.head;
+  const lists = [["Its query comes from", query], ["Its key comes from", key], ["Its value comes from", output], [`L${layer}H${head} feeds`, feeds]];
+  const made = lists.map(([title, rowsOf]) => {
+    const items = rowsOf.map(([name, share, side]) => element("li", {}, opener(name), `${side ? `, ${side}` : ""}: ${formatted(100 * share, 2)} %`));
+    return element("div", {}, element("h4", {}, title), items.length ? element("ul", {}, ...items) : element("p", { class: "note" }, "nothing of at least 2 %"));
+  });
+  const note = "Shares of what wrote this head's input; those of each side add to 1, small ones are not listed.";
+  fill(circuit, element("section", { class: "card" }, element("h3", {}, "What feeds this head, and what it feeds"), element("p", { class: "note" }, note), element("div", { class: "circuit" }, ...made)));
+}
+
+function opener(named) {
+  const at = /^L(\d+)H(\d+)$/.exec(named);
+  return at ? element("button", { type: "button", onclick: () => set({ head: [Number(at[1]), Number(at[2])] }) }, named) : element("span", {}, named);
 }
 
 async function paint(panel, arrays) {

@@ -2,6 +2,7 @@
 
 from armillary.atlas.columns.column import Table
 from armillary.atlas.columns.heads.attention import ATTENTION, LABELS, LOGITS, NAMES, REPEATS, TOKENS
+from armillary.atlas.columns.heads.causes import CAUSES
 from armillary.atlas.columns.heads.constituents import CONSTITUENTS, ROTARY
 from armillary.atlas.columns.heads.weights import EFFECTIVE, LOCALIZATION, QUERY_KEY, VALUE_OUTPUT
 
@@ -9,7 +10,7 @@ HEADS = Table(
     "heads",
     "A row for every head of every layer.",
     (
-        *(*NAMES, *LABELS, *ATTENTION, *CONSTITUENTS, *QUERY_KEY, *EFFECTIVE, *VALUE_OUTPUT),
+        *(*NAMES, *LABELS, *CAUSES, *ATTENTION, *CONSTITUENTS, *QUERY_KEY, *EFFECTIVE, *VALUE_OUTPUT),
         *(*LOCALIZATION, *ROTARY, *REPEATS, *TOKENS, *LOGITS),
     ),
 )
