@@ -104,7 +104,7 @@ class Atlas:
             from armillary.streams.registry import option_of_group
 
             adds = "constituents" if name == "geometry" else option_of_group(name) or name
-            if name in ("spectral", "matrices"):
+            if name in ("spectral", "matrices", "power_law", "weight_changes"):
                 raise ArmillaryError(f"this atlas has no {name}", advice="`armillary weights` writes them")
             if self.kind == "weights":
                 raise ArmillaryError(f"this atlas has no {name!r}: it was made from weights alone; scan the model")
@@ -144,6 +144,16 @@ class Atlas:
         return read_table(self, "matrices")
 
     @cached_property
+    def weight_changes(self) -> "pd.DataFrame":
+        """A row for every head's products and every matrix: how they differ from the model compared with."""
+        if not self.has("tables/weight_changes"):
+            raise ArmillaryError(
+                f"{self.path} was not compared with another model",
+                advice="`armillary weights MODEL --against OTHER` does it",
+            )
+        return read_table(self, "weight_changes")
+
+    @cached_property
     def heads(self) -> "pd.DataFrame":
         """A row for every head of every layer; a measure that does not apply is missing.
 
@@ -168,6 +178,8 @@ class Atlas:
         tables = {"layers": self.layers, "heads": self.heads}
         if self.has("tables/matrices"):
             tables["matrices"] = self.matrices
+        if self.has("tables/weight_changes"):
+            tables["weight_changes"] = self.weight_changes
         for name, table in tables.items():
             path = Path(folder) / f"{name}.{kind}"
             if kind == "csv":

@@ -158,7 +158,7 @@ def not_written_by_us(node: Path, wrong: str) -> ArmillaryError:
     return ArmillaryError(f"{node / 'zarr.json'} is not what Armillary writes, {wrong}", advice=REMEDY)
 
 
-NUMBERED = {"layers": ("layer",), "heads": ("layer", "head"), "matrices": ("layer",)}
+NUMBERED = {"layers": ("layer",), "heads": ("layer", "head"), "matrices": ("layer",), "weight_changes": ("layer",)}
 """The columns of each table that identify a row."""
 
 

@@ -13,8 +13,10 @@ from armillary.lenses import kinds as kinds_lens
 from armillary.lenses import labels as labels_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import positional as positional_lens
+from armillary.lenses import power_law as power_law_lens
 from armillary.lenses import rotary as rotary_lens
 from armillary.lenses import spectral as spectral_lens
+from armillary.lenses.weight_changes import change_table
 
 if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
@@ -36,9 +38,14 @@ def head_table(atlas: "Atlas") -> pd.DataFrame:
 
 
 def tables(atlas: "Atlas") -> dict[str, pd.DataFrame]:
-    """Every table of an atlas, by name: layers, heads, and matrices where their spectra were computed."""
+    """Every table of an atlas, by name: layers, heads; where they were computed, matrices and weight_changes."""
     by_name = {"layers": layer_table(atlas), "heads": head_table(atlas)}
-    return {**by_name, "matrices": spectral_lens.matrix_table(atlas)} if atlas.has("matrices") else by_name
+    if atlas.has("matrices"):
+        fits = power_law_lens.matrix_columns(atlas)
+        by_name["matrices"] = pd.concat([spectral_lens.matrix_table(atlas), fits], axis=1)
+    if atlas.has("weight_changes"):
+        by_name["weight_changes"] = change_table(atlas.group("weight_changes"))
+    return by_name
 
 
 def _by_contract(name: str, filled: pd.DataFrame) -> pd.DataFrame:

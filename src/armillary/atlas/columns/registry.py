@@ -11,7 +11,7 @@ from armillary.atlas.columns.checks import AGREEMENT, CHANGES, VERIFY
 from armillary.atlas.columns.column import Column, Family, Kind, ReportSet, Set, Table
 from armillary.atlas.columns.heads import HEADS
 from armillary.atlas.columns.layers import LAYERS
-from armillary.atlas.columns.matrices import MATRICES
+from armillary.atlas.columns.matrices import MATRICES, WEIGHT_CHANGES
 from armillary.atlas.columns.rotary import BANDS, KINDS
 from armillary.errors import ArmillaryError, unknown
 
@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES)
+    for table in (
+        HEADS,
+        LAYERS,
+        MATRICES,
+        WEIGHT_CHANGES,
+        LOCALIZATION,
+        GAUSSIAN,
+        BANDS,
+        KINDS,
+        AGREEMENT,
+        VERIFY,
+        CHANGES,
+    )
 }
 
 REPORT_SETS: tuple[ReportSet, ...] = get_args(ReportSet)
