@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from armillary.errors import ArmillaryError, brief
 from armillary.files.records import mismatch, named
+from armillary.training.checkpoints import CheckpointConfig, check_checkpoints
 from armillary.training.loop import TrainSettings
 
 
@@ -68,6 +69,7 @@ class RunConfig:
     training: TrainSettings = field(default_factory=lambda: TrainSettings(**_with_defaults({})))
     regularizer: RegularizerConfig = field(default_factory=RegularizerConfig)
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
         check(self)
@@ -94,6 +96,7 @@ def check(config: RunConfig) -> None:
         if getattr(config.monitor, name) < 1:
             raise ArmillaryError(f"monitor.{name} = {getattr(config.monitor, name)}", advice="it must be 1 or more")
     _check_regularizer(config.regularizer)
+    check_checkpoints(config.checkpoints, config.training.steps)
     if not 0 < config.data.held_out < 1:
         raise ArmillaryError(f"data.held_out = {config.data.held_out}", advice="it must be between 0 and 1")
 
@@ -197,6 +200,7 @@ def from_dict(sections: dict[str, Any]) -> RunConfig:
         "training": TrainSettings,
         "regularizer": RegularizerConfig,
         "monitor": MonitorConfig,
+        "checkpoints": CheckpointConfig,
     }
     unknown = [name for name in sections if name not in section_classes]
     if unknown:

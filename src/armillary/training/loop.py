@@ -54,8 +54,12 @@ def train(
     on_step: OnStep | None = None,
     penalty: Callable[[], Tensor] | None = None,
     logs: Sequence[Path] = (),
+    keep: Callable[[int], None] | None = None,
 ) -> None:
     """Train `model` in place; a killed run resumes from the last checkpoint in `folder`.
+
+    `keep` is called with the number of finished steps: with 0 before the first, and after each step, before the
+    checkpoint to resume from is written, so that what it keeps is never missing after a kill.
 
     `penalty` is added to the loss; `on_step` receives the loss without it. `logs` are the files that `on_step` appends
     to: a checkpoint stores their contents, and a resumed run restores them.
@@ -65,6 +69,8 @@ def train(
     optimizer = torch.optim.AdamW(_parameter_groups(model, settings), lr=settings.learning_rate, betas=(0.9, 0.95))
     start = _resume(model, optimizer, settings, folder, logs)
     model.train()
+    if keep is not None and start == 0:
+        keep(0)
     for step in range(start, settings.steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step)
@@ -78,6 +84,8 @@ def train(
             raise ArmillaryError(f"the loss became {value} at step {step}", advice="lower the learning rate")
         if on_step is not None:  # before the checkpoint, which stores the logs
             on_step(step, value)
+        if keep is not None:
+            keep(step + 1)
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             _save(model, optimizer, settings, step + 1, folder, logs)
     model.eval()

@@ -318,6 +318,11 @@ def merge_sigma_reparam(model: nn.Module) -> None:
         parametrize.remove_parametrizations(module, "weight")
 
 
+def is_reparametrized(model: nn.Module) -> bool:
+    """Whether sigma_reparam changed this model and was not merged yet."""
+    return any(_is_sigma(module) for module in model.modules())
+
+
 def _is_sigma(module: nn.Module) -> bool:
     if not parametrize.is_parametrized(module, "weight"):
         return False

@@ -3,12 +3,12 @@
 RUN/run.json         all settings
 RUN/loss.jsonl       {"step", "loss", "penalty"}, and "held_out" in steps that measure it
 RUN/attention.jsonl  the snapshots of the monitor
-RUN/work/            the last checkpoint
+RUN/work/            the state to resume from
+RUN/checkpoints/     step-00000100 and so on: the kept models, each a transformers folder
 RUN/model/           the finished model and its tokenizer, a transformers folder
 RUN/result.json      held-out loss, time, warnings
 """
 
-import copy
 import json
 import math
 import re
@@ -30,7 +30,7 @@ from armillary.anatomy.rotary_buffers import apply
 from armillary.anatomy.versions import PROPORTIONAL, below, installed
 from armillary.atlas.differences import differences
 from armillary.errors import ArmillaryError
-from armillary.files.atomic import make_folder, remove_leftovers, whole_folder, write_atomically, writing
+from armillary.files.atomic import make_folder, remove_leftovers, write_atomically, writing
 from armillary.files.lock import FolderLock
 from armillary.machine.limits import refuse_beyond_memory
 from armillary.observe.verified import versions
@@ -39,10 +39,11 @@ from armillary.text.names import split_sources
 from armillary.text.sources import documents
 from armillary.theory.rotary import kept_count
 from armillary.training.bundled import bundled
-from armillary.training.config import RunConfig, position_of
+from armillary.training.checkpoints import Keeper, save_model
+from armillary.training.config import RunConfig, from_dict, position_of
 from armillary.training.loop import Part, last_checkpoint, mean_loss, train
 from armillary.training.monitor import Monitor
-from armillary.training.regularizers import LocAteR, merge_sigma_reparam, sigma_reparam
+from armillary.training.regularizers import LocAteR, sigma_reparam
 from armillary.training.run_files import read_log, read_result, read_settings
 
 # Imports inside functions: transformers takes seconds to import.
@@ -96,6 +97,8 @@ def _train(
     """Train in the folder, which the caller has locked."""
     text = read_text(config, options)
     model, penalty = build(config, text, options)
+    keeper = Keeper(model, text.tokenizer, config.checkpoints, config.training.steps, folder)
+    progress.note(keeper.check_disk())
     _write_settings(config, folder)  # only when it is clear that the run can start
     remove_leftovers(folder)
     length = config.training.length
@@ -130,13 +133,8 @@ def _train(
             on_step(step, loss)
 
     logs = [folder / name for name in ("loss.jsonl", "attention.jsonl")]
-    train(model, [Part(text.training, 1.0)], config.training, folder / "work", after_step, penalty, logs)
-    finished = copy.deepcopy(model)
-    if config.regularizer.kind == "sigma-reparam":
-        merge_sigma_reparam(finished)
-    with whole_folder(folder / "model") as place:
-        finished.save_pretrained(place)
-        text.tokenizer.save_pretrained(place)
+    train(model, [Part(text.training, 1.0)], config.training, folder / "work", after_step, penalty, logs, keeper)
+    save_model(model, text.tokenizer, folder / "model")
     loss = _held_out(model, text.held_out, length, None)
     result = {
         "held_out_loss": loss,
@@ -319,7 +317,7 @@ def _refuse_other(config: RunConfig, folder: Path) -> None:
         raise ArmillaryError(f"{folder} is a file, but a run needs a folder", advice="give another `out`")
     record = folder / "run.json"
     if record.is_file() and (last_checkpoint(folder / "work") or (folder / "result.json").is_file()):
-        different = differences(read_settings(folder), json.loads(json.dumps(config.as_dict())))
+        different = differences(_completed(folder), json.loads(json.dumps(config.as_dict())))
         if different:
             raise ArmillaryError(
                 f"{folder} holds a run with other settings ({'; '.join(different[:3])})",
@@ -327,6 +325,16 @@ def _refuse_other(config: RunConfig, folder: Path) -> None:
             )
     elif not record.is_file() and folder.exists() and any(not _is_empty_work(path) for path in folder.iterdir()):
         raise ArmillaryError(f"{folder} holds other files", advice="choose a new or empty folder")
+
+
+def _completed(folder: Path) -> dict[str, Any]:
+    """The settings of the run in a folder, with the defaults of those that an earlier Armillary did not have."""
+    written = read_settings(folder)
+    try:
+        defaults = json.loads(json.dumps(from_dict(written).as_dict()))
+    except ArmillaryError:  # what it has is compared as it is
+        return written
+    return dict(defaults)
 
 
 def _is_empty_work(path: Path) -> bool:
