@@ -26,6 +26,7 @@ from armillary.commands import (
     rope,
     scan,
     theory,
+    timeline,
     train,
     view,
     weights,
@@ -102,6 +103,7 @@ PANELS = {
         rope.rope,
         train.train,
         train.runs,
+        timeline.timeline,
     ),
     "The papers": (theory.theory,),
 }

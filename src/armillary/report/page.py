@@ -19,7 +19,17 @@ from armillary.atlas.columns import TABLES, definition, in_order
 from armillary.figures.policy import content_policy, embedded
 from armillary.report.dossiers import plain
 
-SCRIPTS = ("format.js", "plots.js", "filter.js", "popover.js", "table.js", "dossier.js", "map.js", "main.js")
+SCRIPTS = (
+    "format.js",
+    "plots.js",
+    "filter.js",
+    "popover.js",
+    "table.js",
+    "dossier.js",
+    "map.js",
+    "timeline.js",
+    "main.js",
+)
 """The page's modules, each after those that it imports."""
 
 
@@ -66,7 +76,16 @@ class HeadMap:
     caption: str
 
 
-Block = Words | Picture | Grid | Pairs | HeadMap
+@dataclass(frozen=True)
+class TimeSlider:
+    """A slider over checkpoints: the map of heads, the loss with births, and the curves of a chosen column."""
+
+    columns: Sequence[str]
+    unit: str
+    steps: Sequence[str]
+
+
+Block = Words | Picture | Grid | Pairs | HeadMap | TimeSlider
 
 
 @dataclass(frozen=True)
@@ -168,6 +187,8 @@ def _section(section: Section, figures: dict[str, Any], tables: dict[str, Any]) 
                 '<select id="map-measure"></select></label></div><div class="plot" id="map" role="group" '
                 f'aria-label="{escape(block.caption)}"></div><figcaption>{escape(block.caption)}</figcaption></figure>'
             )
+        elif isinstance(block, TimeSlider):
+            parts.append(_time_slider(block))
         else:
             rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in block.rows.items())
             parts.append(f'<dl class="pairs">{rows}</dl>')
@@ -183,6 +204,30 @@ def _picture(picture: Picture, name: str, figures: dict[str, Any], *, titled: bo
     return (
         f'<figure><div class="plot" role="group" aria-label="{caption}" data-figure="{name}" '
         f'style="min-height:{height}px"></div><figcaption>{heading}{caption}</figcaption></figure>'
+    )
+
+
+def _time_slider(block: TimeSlider) -> str:
+    """The controls and the places of the figures, which timeline.js fills."""
+    last = len(block.steps) - 1
+    options = "".join(
+        f'<option value="{escape(name)}">{escape(name.replace("_", " "))}</option>' for name in block.columns
+    )
+    return (
+        '<div class="time controls"><button type="button" id="time-before" aria-label="Earlier checkpoint">\u2039</button>'
+        f'<input type="range" id="time" min="0" max="{last}" value="{last}" step="1" '
+        f'aria-label="Checkpoint" aria-valuetext="{escape(block.unit)} {escape(block.steps[last])}">'
+        '<button type="button" id="time-next" aria-label="Later checkpoint">\u203a</button>'
+        f'<output id="time-now" for="time">{escape(block.unit)} {escape(block.steps[last])}</output></div>'
+        '<div class="pair"><figure><div class="plot" id="time-map" role="group" aria-label="Labels of every head at the '
+        'chosen checkpoint"></div><figcaption>Layers down, heads across; letters where the label is significant. '
+        '<span id="time-legend"></span></figcaption></figure>'
+        '<figure><div class="plot" id="time-loss" role="group" aria-label="Loss and births of heads over the checkpoints">'
+        "</div><figcaption>Loss, and below it the births: a larger dot for more heads. Checkpoints are spaced evenly; the "
+        "line is the chosen one, and a click chooses another.</figcaption></figure></div>"
+        '<figure><div class="controls"><label>Curves of <select id="time-column">'
+        f'{options}</select></label></div><div class="plot" id="time-curves" role="group" aria-label="Curves of the chosen '
+        'column"></div><figcaption id="time-caption"></figcaption></figure>'
     )
 
 

@@ -13,6 +13,14 @@ from armillary.atlas.columns.heads import HEADS
 from armillary.atlas.columns.layers import LAYERS
 from armillary.atlas.columns.matrices import MATRICES, WEIGHT_CHANGES
 from armillary.atlas.columns.rotary import BANDS, KINDS
+from armillary.atlas.columns.timelines import (
+    BIRTHS,
+    BIRTHS_COMPARED,
+    CHECKPOINTS,
+    CURVES_COMPARED,
+    FIRST_BIRTHS,
+    STEPS,
+)
 from armillary.errors import ArmillaryError, unknown
 
 if TYPE_CHECKING:
@@ -23,17 +31,8 @@ if TYPE_CHECKING:
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        HEADS,
-        LAYERS,
-        MATRICES,
-        WEIGHT_CHANGES,
-        LOCALIZATION,
-        GAUSSIAN,
-        BANDS,
-        KINDS,
-        AGREEMENT,
-        VERIFY,
-        CHANGES,
+        *(HEADS, LAYERS, MATRICES, WEIGHT_CHANGES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES),
+        *(CHECKPOINTS, BIRTHS, STEPS, BIRTHS_COMPARED, FIRST_BIRTHS, CURVES_COMPARED),
     )
 }
 
