@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from armillary.errors import ArmillaryError
-from armillary.lenses.spectral import EMPTY, against_random, squared_singular_values
+from armillary.lenses.spectral import EMPTY, MATRICES, against_random, squared_singular_values
 
 if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
@@ -71,7 +71,7 @@ def matrix_columns(atlas: "Atlas") -> pd.DataFrame:
     arrays, matrices = atlas.group("power_law"), atlas.group("matrices")
     rows: list[dict[str, Any]] = []
     for layer, shapes in enumerate(matrices.attrs["shapes"]):
-        for name in (name for name in arrays.data_vars if name in shapes):
+        for name in sorted(shapes, key=MATRICES.index):
             fits = arrays[name].sel(layer=layer).to_numpy()
             row: dict[str, Any] = {}
             for suffix, (alpha, distance, xmin, tail, outliers) in zip(SPECTRA, fits, strict=True):

@@ -19,17 +19,7 @@ from armillary.atlas.columns import TABLES, definition, in_order
 from armillary.figures.policy import content_policy, embedded
 from armillary.report.dossiers import plain
 
-SCRIPTS = (
-    "format.js",
-    "plots.js",
-    "filter.js",
-    "popover.js",
-    "table.js",
-    "dossier.js",
-    "map.js",
-    "timeline.js",
-    "main.js",
-)
+SCRIPTS = ("format.js", "plots.js", "filter.js", "popover.js", "table.js", "dossier.js", "map.js", "timeline.js", "main.js")
 """The page's modules, each after those that it imports."""
 
 
@@ -210,9 +200,7 @@ def _picture(picture: Picture, name: str, figures: dict[str, Any], *, titled: bo
 def _time_slider(block: TimeSlider) -> str:
     """The controls and the places of the figures, which timeline.js fills."""
     last = len(block.steps) - 1
-    options = "".join(
-        f'<option value="{escape(name)}">{escape(name.replace("_", " "))}</option>' for name in block.columns
-    )
+    options = "".join(f'<option value="{escape(name)}">{escape(name.replace("_", " "))}</option>' for name in block.columns)
     return (
         '<div class="time controls"><button type="button" id="time-before" aria-label="Earlier checkpoint">\u2039</button>'
         f'<input type="range" id="time" min="0" max="{last}" value="{last}" step="1" '

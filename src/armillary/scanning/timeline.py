@@ -264,7 +264,9 @@ class _Timeline:
             "overwrite": _is_other(place, facts),
         }
         scan_options: ScanOptions = options
-        atlas = scan_sequences(checkpoint.source, self.sequences, self.corpus, place, self.tokenizer, scan_options)
+        atlas = scan_sequences(
+            checkpoint.source, self.sequences, self.corpus, place, self.tokenizer, scan_options
+        )
         text = atlas.attrs["corpus"]["sha256"]
         if text != self.sequences.sha256:
             raise ArmillaryError(f"{checkpoint.name} was scanned on other tokens")

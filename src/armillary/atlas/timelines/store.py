@@ -75,7 +75,9 @@ def write_timeline(
 
 def _write_heads(store: Path, rows: Sequence[CheckpointRows], numbers: Int[np.ndarray, "checkpoint"]) -> None:
     dims = ("checkpoint", "layer", "head")
-    columns: Arrays = {name: (dims, _stacked([row.heads.get(name) for row in rows])) for name in _names(rows, "heads")}
+    columns: Arrays = {
+        name: (dims, _stacked([row.heads.get(name) for row in rows])) for name in _names(rows, "heads")
+    }
     words = {name: _stacked([row.words.get(name) for row in rows]) for name in _names(rows, "words")}
     if "label" in words and "significant" in columns:
         index = birth_indices(words["label"], columns["significant"][1])
