@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from armillary.progress import Progress
 from armillary.scanning.checkpoints import find_checkpoints, logged, read_loss, tokens_per_step
 from conftest import FAMILY_TOKENS as ALL_TOKENS
 from handmade import letters
+from hub import commit_of, serving
+from program import fresh_python, several
 
 FAMILY_TOKENS = ALL_TOKENS[:8]
 SETTINGS: dict[str, Any] = dict(streams=("attention", "patterns", "positions"), batch=4, shard=4)
@@ -80,7 +81,7 @@ class TestTheStore:
                     ours[name].to_numpy(), theirs[name].to_numpy(np.float32, na_value=np.nan), err_msg=name
                 )
             layers = finished.layers.sel(checkpoint=step)
-            for name in layers.data_vars:
+            for name in map(str, layers.data_vars):
                 np.testing.assert_array_equal(
                     layers[name].to_numpy(), atlas.layers[name].to_numpy(np.float32, na_value=np.nan)
                 )
@@ -147,9 +148,11 @@ class TestSources:
             (([tmp_path], None), "without checkpoints"),
         ):
             with pytest.raises(arm.ArmillaryError, match=said):
-                find_checkpoints(*wrong)  # type: ignore[arg-type]
+                find_checkpoints(*wrong)
 
-    def test_a_finished_model_later_than_the_last_checkpoint_is_one_more(self, run_folder: Path, tmp_path: Path) -> None:
+    def test_a_finished_model_later_than_the_last_checkpoint_is_one_more(
+        self, run_folder: Path, tmp_path: Path
+    ) -> None:
         run = tmp_path / "run"
         shutil.copytree(run_folder, run)
         save(run / "model", 20.0)
@@ -191,12 +194,12 @@ class TestFailures:
     def test_all_failed(self, tmp_path: Path) -> None:
         save(tmp_path / "run" / "checkpoints" / "step-00000000", 1.0)
         (tmp_path / "run/checkpoints/step-00000000/model.safetensors").write_bytes(b"no")
-        with pytest.raises(arm.ArmillaryError, match="model.safetensors"):
+        with pytest.raises(arm.ArmillaryError, match=r"model\.safetensors"):
             arm.timeline(tmp_path / "run", corpus=FAMILY_TOKENS, **SETTINGS)
 
     def test_another_shape_and_another_tokenizer_are_failures(self, tmp_path: Path) -> None:
-        for name in ("a", "b", "c"):
-            save(tmp_path / name, 1.0 + len(name))
+        for scale, name in enumerate(("a", "b", "c"), 1):
+            save(tmp_path / name, float(scale))
             letters().save_pretrained(tmp_path / name)
         shallow = LlamaConfig(**{**sample_model("llama").config.to_dict(), "num_hidden_layers": 2})
         LlamaForCausalLM(shallow).save_pretrained(tmp_path / "c")
@@ -253,16 +256,11 @@ class Stopping(Progress):
             raise KeyboardInterrupt
 
 
-@pytest.fixture
-def stops() -> Iterator[tuple[int, ...]]:
-    yield (1, 9)
-
-
 def test_a_stopped_timeline_continues_to_the_same_bits(
-    run_folder: Path, finished: arm.Timeline, tmp_path: Path, stops: tuple[int, ...]
+    run_folder: Path, finished: arm.Timeline, tmp_path: Path
 ) -> None:
     options: Any = dict(corpus=FAMILY_TOKENS, out=tmp_path / "out", **SETTINGS)
-    for after in stops:
+    for after in (1, 9):
         with pytest.raises(KeyboardInterrupt):
             arm.timeline(run_folder, progress=Stopping(after), **options)
     assert files(arm.timeline(run_folder, **options).path) == files(finished.path)
@@ -277,3 +275,96 @@ def test_new_checkpoints_are_added(run_folder: Path, finished: arm.Timeline, tmp
     assert arm.timeline(run, **options).steps.tolist() == [0, 10]
     shutil.move(tmp_path / "later", run / "checkpoints" / "step-00000020")
     assert files(arm.timeline(run, **options).path) == files(finished.path)
+
+
+KILLED = """
+import json, os, signal, sys
+import torch
+torch.set_num_threads(1)
+import armillary as arm
+from armillary.atlas.timelines import store
+from armillary.progress import Progress
+from armillary.scanning.timeline_folder import TimelineFolder
+
+run, out, tokens, settings = json.loads(sys.argv[1])
+options = dict(corpus=torch.tensor(tokens), out=out, **{**settings, "streams": tuple(settings["streams"])})
+
+def die(*anything):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class InAScan(Progress):
+    left = 3
+    def advance(self, count=1, worker=None):
+        self.left -= 1
+        if self.left < 0:
+            die()
+
+def in_a_scan():
+    arm.timeline(run, progress=InAScan(), **options)
+
+def before_the_second_rows_are_saved():
+    keep = TimelineFolder.keep
+    TimelineFolder.keep = lambda self, rows: die() if rows.facts["step"] else keep(self, rows)
+    arm.timeline(run, **options)
+
+def while_the_store_is_written():
+    store.write_manifest = die
+    arm.timeline(run, **options)
+
+def when_the_store_is_written():
+    TimelineFolder.done = die
+    arm.timeline(run, **options)
+
+ended = []
+for place in (in_a_scan, before_the_second_rows_are_saved, while_the_store_is_written, when_the_store_is_written):
+    child = os.fork()
+    if child == 0:
+        place()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    ended.append([place.__name__, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, sorted(os.listdir(out))])
+arm.timeline(run, **options)
+print(json.dumps(ended))
+"""
+
+
+def test_killed_in_four_places_it_resumes_to_the_same_bits(
+    run_folder: Path, finished: arm.Timeline, tmp_path: Path
+) -> None:
+    """SIGKILL in a scan, between two checkpoints, in the middle of the store, and after it."""
+    settings = {**SETTINGS, "streams": list(SETTINGS["streams"])}
+    out = tmp_path / "out"
+    ended = fresh_python(KILLED, json.dumps([str(run_folder), str(out), FAMILY_TOKENS.tolist(), settings]))
+    assert [signal for _, signal, _ in ended] == [9, 9, 9, 9]
+    assert ["timeline.zarr" in there for _, _, there in ended] == [False, False, False, True]
+    assert files(out / "timeline.zarr") == files(finished.path)
+    assert sorted(path.name for path in out.iterdir()) == ["timeline.json", "timeline.json.sha256", "timeline.zarr"]
+
+
+def test_revisions_of_a_hub_id(run_folder: Path, finished: arm.Timeline, tmp_path: Path) -> None:
+    """Through the stand-in of the hub, by the command: the numbers of the folders, and a revision that is missing."""
+    folders = {("someone/tiny", f"step{step}"): run_folder / "checkpoints" / f"step-{step:08d}" for step in (0, 10, 20)}
+    line = ["timeline", "someone/tiny", "--revisions", "step20,step0,step5,step10", "--corpus", "builtin:random"]
+    line += [
+        "--out",
+        str(tmp_path / "out"),
+        "--length",
+        "24",
+        "--limit",
+        "8",
+        "--streams",
+        "attention,patterns",
+        "--json",
+    ]
+    with serving(folders) as (address, _):
+        (ran,) = several([line], HF_HOME=str(tmp_path / "home"), HF_ENDPOINT=address)
+    assert ran.returncode == 0, ran.stderr
+    shown = json.loads(ran.stdout)
+    assert [row["checkpoint"] for row in shown["checkpoints"]] == [0, 10, 20]
+    assert [entry["name"] for entry in shown["failed"]] == ["step5"]
+    timeline = arm.open_timeline(tmp_path / "out")
+    weights = [facts["weights"] for facts in timeline.attrs["checkpoints"]]
+    assert weights == [facts["weights"] for facts in finished.attrs["checkpoints"]]
+    assert [facts["revision"] for facts in timeline.attrs["checkpoints"]] == [
+        commit_of("someone/tiny", f"step{step}") for step in (0, 10, 20)
+    ]

@@ -57,7 +57,7 @@ def timeline(
     made = result is None
     if result is None:
         result = _made(sources or [], revisions, corpus, out, columns, keep_atlases, options)
-    page = html or (result.path.parent / PAGE if made else None)
+    page = html or (result.path.parent / PAGE if made else Path(f"armillary-{PAGE}") if demo else None)
     if page is not None:
         from armillary.report.timeline import write_timeline_page
 
@@ -82,6 +82,8 @@ def _opened(sources: list[str], demo: bool, revisions: str | None) -> "Timeline 
 
         if sources:
             raise ArmillaryError("--demo shows the bundled timeline", advice="leave the folder out")
+        if not bundled("timeline").is_dir():
+            raise ArmillaryError("this Armillary comes without a bundled timeline", advice="make one of a training run")
         return open_timeline(bundled("timeline"))
     if not sources:
         raise ArmillaryError(
@@ -126,12 +128,12 @@ def _print(result: "Timeline", column: str | None, head: str | None, rows: int) 
     from armillary.report.timeline_sentences import summary
     from armillary.terminal import tables
 
-    for line in summary(result):
-        typer.echo(line)
     if column is not None:
         curve = result.curve(column, head=head).reset_index()
         tables.show(curve, title=f"{column} by {result.unit}")
         return
+    for line in summary(result):
+        typer.echo(line)
     tables.show(result.checkpoints, title="Checkpoints")
     births = result.births
     if head is not None:

@@ -86,7 +86,7 @@ def loss_with_births(timeline: "Timeline", at: int = -1) -> go.Figure:
     births = timeline.births
     for label in [name for name in LABEL_COLORS if name in set(births["label"])]:
         groups = births[births["label"] == label].groupby("birth")
-        steps = [int(step) for step, _ in groups]
+        steps = [int(part["birth"].iloc[0]) for _, part in groups]
         heads = [[f"L{a}H{b}" for a, b in zip(part["layer"], part["head"], strict=True)] for _, part in groups]
         figure.add_scatter(
             x=positions(timeline, steps),

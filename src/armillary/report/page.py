@@ -19,7 +19,17 @@ from armillary.atlas.columns import TABLES, definition, in_order
 from armillary.figures.policy import content_policy, embedded
 from armillary.report.dossiers import plain
 
-SCRIPTS = ("format.js", "plots.js", "filter.js", "popover.js", "table.js", "dossier.js", "map.js", "timeline.js", "main.js")
+SCRIPTS = (
+    "format.js",
+    "plots.js",
+    "filter.js",
+    "popover.js",
+    "table.js",
+    "dossier.js",
+    "map.js",
+    "timeline.js",
+    "main.js",
+)
 """The page's modules, each after those that it imports."""
 
 
@@ -128,8 +138,12 @@ def render(page: Page) -> str:
         "plotly": scripts[0],
         "script": scripts[1],
     }
-    # in one pass, so that a name in the atlas that looks like a slot is not replaced
-    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], asset("report.html"))
+    return _filled("report.html", parts)
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    """A template with its slots filled, in one pass: a name in the atlas that looks like a slot is not replaced."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], asset(template))
 
 
 @cache
@@ -199,24 +213,13 @@ def _picture(picture: Picture, name: str, figures: dict[str, Any], *, titled: bo
 
 def _time_slider(block: TimeSlider) -> str:
     """The controls and the places of the figures, which timeline.js fills."""
-    last = len(block.steps) - 1
-    options = "".join(f'<option value="{escape(name)}">{escape(name.replace("_", " "))}</option>' for name in block.columns)
-    return (
-        '<div class="time controls"><button type="button" id="time-before" aria-label="Earlier checkpoint">\u2039</button>'
-        f'<input type="range" id="time" min="0" max="{last}" value="{last}" step="1" '
-        f'aria-label="Checkpoint" aria-valuetext="{escape(block.unit)} {escape(block.steps[last])}">'
-        '<button type="button" id="time-next" aria-label="Later checkpoint">\u203a</button>'
-        f'<output id="time-now" for="time">{escape(block.unit)} {escape(block.steps[last])}</output></div>'
-        '<div class="pair"><figure><div class="plot" id="time-map" role="group" aria-label="Labels of every head at the '
-        'chosen checkpoint"></div><figcaption>Layers down, heads across; letters where the label is significant. '
-        '<span id="time-legend"></span></figcaption></figure>'
-        '<figure><div class="plot" id="time-loss" role="group" aria-label="Loss and births of heads over the checkpoints">'
-        "</div><figcaption>Loss, and below it the births: a larger dot for more heads. Checkpoints are spaced evenly; the "
-        "line is the chosen one, and a click chooses another.</figcaption></figure></div>"
-        '<figure><div class="controls"><label>Curves of <select id="time-column">'
-        f'{options}</select></label></div><div class="plot" id="time-curves" role="group" aria-label="Curves of the chosen '
-        'column"></div><figcaption id="time-caption"></figcaption></figure>'
-    )
+    shown = (f'<option value="{escape(name)}">{escape(name.replace("_", " "))}</option>' for name in block.columns)
+    slots = {
+        "last": str(len(block.steps) - 1),
+        "now": escape(f"{block.unit} {block.steps[-1]}"),
+        "options": "".join(shown),
+    }
+    return _filled("timeline.html", slots)
 
 
 def _grid(grid: Grid, tables: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ def timeline_page(timeline: "Timeline") -> Page:
     columns = page_columns(timeline)
     notes = [Words(sentence(note)) for note in timeline.attrs.get("notes", [])]
     sections = [
-        Section("time", "Heads through time", [TimeSlider(columns, unit, [f"{step:,}" for step in timeline.steps])]),
+        Section("through", "Heads through time", [TimeSlider(columns, unit, [f"{step:,}" for step in timeline.steps])]),
         Section(
             "births",
             "Births",
@@ -84,7 +84,8 @@ def timeline_page(timeline: "Timeline") -> Page:
         "timeline": _data(timeline, columns),
     }
     layers, heads = timeline.labels.shape[1:]
-    size = f"{model.get('family') or 'unknown family'}, {layers} layers of {heads} heads; {len(timeline.steps)} checkpoints"
+    size = f"{model.get('family') or 'unknown family'}, {layers} layers of {heads} heads; "
+    size += f"{len(timeline.steps)} checkpoints, {timeline.unit} {timeline.steps[0]:,} to {timeline.steps[-1]:,}"
     title = f"The heads of {model.get('title', 'a model')} through training, on {corpus_title(str(text['name']))}"
     return Page(title, size, cards, sections, data)
 

@@ -1,6 +1,6 @@
 """What a timeline says, in sentences: which labels appeared when, what changed most, what could not be scanned."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -38,11 +38,11 @@ def births_sentence(timeline: "Timeline") -> str:
     return " ".join(filter(None, (appear, already)))
 
 
-def _appears(row: dict[str, object], unit: str) -> str:
-    heads, name = int(str(row["heads"])), f"L{row['layer']}H{row['head']}"
-    born = int(str(row["birth"]))
+def _appears(row: Any, unit: str) -> str:
+    heads, born, name = int(row["heads"]), int(row["birth"]), f"L{row['layer']}H{row['head']}"
     if heads == 1:
-        return f"a {row['label']} head ({name}) at {unit} {born:,}"
+        article = "an" if str(row["label"])[0] in "aeiou" else "a"
+        return f"{article} {row['label']} head ({name}) at {unit} {born:,}"
     return f"{heads} {row['label']} heads, the first ({name}) at {unit} {born:,}"
 
 

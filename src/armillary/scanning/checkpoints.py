@@ -1,4 +1,4 @@
-"""Finds the checkpoints of a timeline: of a training run, revisions of a hub id, or several folders; reads a run's log."""
+"""Finds the checkpoints of a timeline (a run's, revisions of a hub id, several folders), and reads a run's log."""
 
 import re
 from collections.abc import Sequence
@@ -52,8 +52,8 @@ def find_checkpoints(sources: Sequence[str | Path], revisions: Sequence[str] | N
         what = "no folder here" if is_hub_id(str(sources[0])) and not folder.exists() else "without checkpoints"
         raise ArmillaryError(
             f"{sources[0]} is {what}",
-            advice="give a run with checkpoints (checkpoints/step-00000100, ...; `keep` in its [checkpoints] or "
-            "[training]), several folders, or a hub id with `revisions`",
+            advice="give a run that kept checkpoints (RUN/checkpoints/step-00000100, ...), several folders, or a hub "
+            "id with `revisions`",
             given=str(sources[0]),
         )
     return Series(_with_final(folder, inside), folder, folder.resolve().name)

@@ -20,7 +20,7 @@ from armillary.progress import Progress
 from armillary.scanning.driver import Run
 from armillary.scanning.folder import parse_part, shard_size
 from armillary.scanning.job import Facts, ScanJob
-from armillary.scanning.options import ScanOptions, ScanSettings
+from armillary.scanning.options import ScanOptions, ScanSettings, TimelineOptions
 from armillary.scanning.settings import LENGTH, scan_settings, wanted_of
 from armillary.streams.resting import most_seen
 from armillary.text.sequences import (
@@ -154,7 +154,7 @@ def model_name(model: nn.Module | str | Path) -> str:
     return str(model)
 
 
-def settings_for(options: ScanOptions, corpus: Corpus, max_positions: int | None) -> ScanSettings:
+def settings_for(options: ScanOptions | TimelineOptions, corpus: Corpus, max_positions: int | None) -> ScanSettings:
     """The settings among the options; the default length is 128 tokens, or fewer if the model has fewer positions."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in parameters(ScanSettings)}
     if isinstance(corpus, Tensor | np.ndarray) and corpus.ndim == 2:

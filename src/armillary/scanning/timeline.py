@@ -7,6 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+from jaxtyping import Shaped
+
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.identity import folder_identity
 from armillary.anatomy.loading import tokenizer_of
@@ -14,7 +17,7 @@ from armillary.anatomy.options import ModelOptions, complete, keywords, of
 from armillary.anatomy.source import describe
 from armillary.atlas.timelines.rows import CheckpointFacts, CheckpointRows, rows_of
 from armillary.atlas.timelines.store import write_timeline
-from armillary.atlas.timelines.timeline import Timeline, open_timeline
+from armillary.atlas.timelines.timeline import STORE, Timeline, open_timeline
 from armillary.engines import opened
 from armillary.engines.engine import Engine
 from armillary.errors import ArmillaryError, brief
@@ -25,7 +28,7 @@ from armillary.observe.verified import versions
 from armillary.progress import Progress
 from armillary.scanning.checkpoints import Checkpoint, Series, find_checkpoints, logged, read_loss, tokens_per_step
 from armillary.scanning.job import Facts, ScanJob
-from armillary.scanning.options import ScanOptions, TimelineOptions
+from armillary.scanning.options import ScanOptions, ScanSettings, TimelineOptions
 from armillary.scanning.scan import Corpus, corpus_name, needs_tokenizer, scan_sequences, sequences_of, settings_for
 from armillary.scanning.settings import as_record
 from armillary.scanning.timeline_folder import TimelineFolder, disk_use
@@ -126,9 +129,9 @@ class _Timeline:
         raise error
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> ScanSettings:
         """The settings of every scan; the shard's size follows from the model, which all checkpoints share."""
-        return as_record(settings_for(self.options, self.corpus, self.anatomy.max_positions))  # type: ignore[arg-type]
+        return settings_for(self.options, self.corpus, self.anatomy.max_positions)
 
     @cached_property
     def sequences(self) -> Sequences:
@@ -136,7 +139,7 @@ class _Timeline:
         if self.tokenizer is None and needs_tokenizer(self.corpus):
             check_corpus(self.corpus)  # type: ignore[arg-type]
             self.tokenizer = self._tokenizer()
-        return sequences_of(self.corpus, self.tokenizer, self.settings, self.anatomy.vocabulary)  # type: ignore[arg-type]
+        return sequences_of(self.corpus, self.tokenizer, self.settings, self.anatomy.vocabulary)
 
     def _tokenizer(self) -> Any:
         error = ArmillaryError("there is no checkpoint")
@@ -152,7 +155,7 @@ class _Timeline:
         """What the numbers depend on besides the checkpoints; a continued timeline must have the same."""
         return {
             "corpus": {"name": corpus_name(self.corpus), "sha256": self.sequences.sha256},
-            "settings": self.settings,
+            "settings": as_record(self.settings),
             "columns": None if self.columns is None else list(self.columns),
             "dtype": str(self.options["dtype"]),
             "adapter": None if self.options["adapter"] is None else str(self.options["adapter"]),
@@ -167,7 +170,7 @@ class _Timeline:
                 every[checkpoint.name] = rows
         if not every:
             raise ArmillaryError(f"no checkpoint could be scanned: {self.failed[0]['name']}: {self.failed[0]['why']}")
-        write_timeline(folder.out, list(every.values()), self._about(every), read_loss(self.series.run))
+        write_timeline(folder.out, list(every.values()), self._about(every), self.log)
         folder.done()
         if not self.keep_atlases:
             shutil.rmtree(folder.out / "atlases", ignore_errors=True)
@@ -238,7 +241,7 @@ class _Timeline:
         digest = file_hash(own)
         if digest not in self.tokenizers:
             tokenizer = tokenizer_of(checkpoint.source, self._model_options(checkpoint))
-            read = sequences_of(self.corpus, tokenizer, self.settings, self.anatomy.vocabulary)  # type: ignore[arg-type]
+            read = sequences_of(self.corpus, tokenizer, self.settings, self.anatomy.vocabulary)
             self.tokenizers[digest] = read.sha256
         if self.tokenizers[digest] != self.sequences.sha256:
             raise ArmillaryError("its tokenizer gives other tokens for this text: a timeline needs the same tokens")
@@ -257,16 +260,13 @@ class _Timeline:
         options: Any = {
             **self.settings,
             **self._model_options(checkpoint),
-            "streams": tuple(self.settings["streams"]),
             "engine": engine,
             "progress": CheckpointProgress(self.progress, name),
             "resume": True,
             "overwrite": _is_other(place, facts),
         }
         scan_options: ScanOptions = options
-        atlas = scan_sequences(
-            checkpoint.source, self.sequences, self.corpus, place, self.tokenizer, scan_options
-        )
+        atlas = scan_sequences(checkpoint.source, self.sequences, self.corpus, place, self.tokenizer, scan_options)
         text = atlas.attrs["corpus"]["sha256"]
         if text != self.sequences.sha256:
             raise ArmillaryError(f"{checkpoint.name} was scanned on other tokens")
@@ -297,12 +297,21 @@ class _Timeline:
 
     def _from_log(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """What the run says about a step: loss, held-out loss, tokens."""
-        log, per_step = read_loss(self.series.run), tokens_per_step(self.series.run)
+        per_step = self.tokens_per_step
         return {
-            "logged_loss": logged(log, "loss", checkpoint.step),
-            "held_out_loss": logged(log, "held_out", checkpoint.step),
+            "logged_loss": logged(self.log, "loss", checkpoint.step),
+            "held_out_loss": logged(self.log, "held_out", checkpoint.step),
             "tokens": None if per_step is None or checkpoint.step is None else per_step * checkpoint.step,
         }
+
+    @cached_property
+    def log(self) -> dict[str, Shaped[np.ndarray, "row"]] | None:
+        """The log of the run, as it was when the timeline began."""
+        return read_loss(self.series.run)
+
+    @cached_property
+    def tokens_per_step(self) -> int | None:
+        return tokens_per_step(self.series.run)
 
     def _identity(self, checkpoint: Checkpoint) -> str:
         """What distinguishes a checkpoint without loading it: the bytes of its files, or its hub id and revision."""
@@ -333,15 +342,13 @@ class _Timeline:
         }
 
     def _say_disk_use(self, folder: TimelineFolder) -> None:
-        megabytes = disk_use(folder.out / "timeline.zarr") / 1e6
+        said = f"the timeline has {disk_use(folder.out / STORE) / 1e6:.2f} MB"
         atlases = disk_use(folder.out / "atlases") / 1e6
-        kept = f"; the atlases of the checkpoints have {atlases:.1f} MB" if atlases else ""
-        gone = (
-            f"; each checkpoint's atlas had up to {self.largest / 1e6:.1f} MB and was removed (`keep_atlases=True` keeps them)"
-            if self.largest
-            else ""
-        )
-        self.progress.note(f"the timeline has {megabytes:.2f} MB{kept or gone}")
+        if atlases:
+            said += f"; the atlases of its checkpoints have {atlases:.1f} MB"
+        elif self.largest:
+            said += f"; each checkpoint's atlas had up to {self.largest / 1e6:.1f} MB and was removed"
+        self.progress.note(said)
 
 
 def _is_same(known: CheckpointFacts, facts: Facts) -> bool:

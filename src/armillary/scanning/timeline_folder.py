@@ -31,6 +31,7 @@ class TimelineFolder:
         self.out = out
         self._lock = FolderLock(out, "timeline")
         self.work = self._lock.work
+        self._stored: dict[str, CheckpointRows] | None = None
 
     def __enter__(self) -> "TimelineFolder":
         self._lock.__enter__()
@@ -75,15 +76,13 @@ class TimelineFolder:
     def rows(self, name: str) -> CheckpointRows | None:
         """The saved rows of a checkpoint, or those in the finished store; None if it was not measured."""
         data = read_checked(self._path(name))
-        return from_bytes(data) if data is not None else self._stored.get(name)
+        return from_bytes(data) if data is not None else self.stored().get(name)
 
-    @property
-    def _stored(self) -> dict[str, CheckpointRows]:
-        """The rows of the store that an earlier run wrote."""
-        if not hasattr(self, "_rows"):
-            finished = (self.out / STORE).exists()
-            self._rows = rows_in(open_timeline(self.out)) if finished else {}
-        return self._rows
+    def stored(self) -> dict[str, CheckpointRows]:
+        """The rows of the store that an earlier run wrote, by name."""
+        if self._stored is None:
+            self._stored = rows_in(open_timeline(self.out)) if (self.out / STORE).exists() else {}
+        return self._stored
 
     def keep(self, rows: CheckpointRows) -> None:
         """Save the rows of a checkpoint; once this returns, a kill does not lose them."""

@@ -13,6 +13,7 @@ from armillary.atlas.columns.heads import HEADS
 from armillary.atlas.columns.layers import LAYERS
 from armillary.atlas.columns.matrices import MATRICES, WEIGHT_CHANGES
 from armillary.atlas.columns.rotary import BANDS, KINDS
+from armillary.atlas.columns.series import SERIES, SERIES_LABELS, SERIES_LAYERS
 from armillary.atlas.columns.timelines import (
     BIRTHS,
     BIRTHS_COMPARED,
@@ -33,6 +34,7 @@ TABLES: dict[str, Table] = {
     for table in (
         *(HEADS, LAYERS, MATRICES, WEIGHT_CHANGES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES),
         *(CHECKPOINTS, BIRTHS, STEPS, BIRTHS_COMPARED, FIRST_BIRTHS, CURVES_COMPARED),
+        *(SERIES, SERIES_LABELS, SERIES_LAYERS),
     )
 }
 

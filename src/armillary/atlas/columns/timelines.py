@@ -113,7 +113,7 @@ CURVES_COMPARED = Table(
         _curve("mean_difference", "Mean absolute difference over the checkpoints that both have."),
         _curve(
             "size",
-            "Absolute difference where it is largest, in units of the measure's standard deviation over both timelines.",
+            "Absolute difference where it is largest, in units of the measure's standard deviation over both.",
             r"|b - a| / \operatorname{sd}",
             unit="standard deviations",
         ),

@@ -51,7 +51,7 @@ def write_timeline(
         "format_version": FORMAT_VERSION,
         **about,
         "unit": "step" if has_steps else "checkpoint",
-        "checkpoints": [dict(row.facts) for row in rows],
+        "checkpoints": [dict(sorted(row.facts.items())) for row in rows],
     }
     with whole_folder(folder / STORE) as part:
         zarr.create_group(part, attributes=attributes)
@@ -75,9 +75,7 @@ def write_timeline(
 
 def _write_heads(store: Path, rows: Sequence[CheckpointRows], numbers: Int[np.ndarray, "checkpoint"]) -> None:
     dims = ("checkpoint", "layer", "head")
-    columns: Arrays = {
-        name: (dims, _stacked([row.heads.get(name) for row in rows])) for name in _names(rows, "heads")
-    }
+    columns: Arrays = {name: (dims, _stacked([row.heads.get(name) for row in rows])) for name in _names(rows, "heads")}
     words = {name: _stacked([row.words.get(name) for row in rows]) for name in _names(rows, "words")}
     if "label" in words and "significant" in columns:
         index = birth_indices(words["label"], columns["significant"][1])
@@ -118,7 +116,7 @@ def _stacked(values: list[Any]) -> Any:
     return np.stack([missing if value is None else value for value in values])
 
 
-def _number(value: float | int | None) -> float:
+def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 

@@ -81,8 +81,8 @@ class Timeline:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # before 3.1, Zarr warned about strings
-                opened = xr.open_dataset(CheckedStore(self.manifest), group=name, engine="zarr", consolidated=False)
-                return opened.load()
+                store: Any = CheckedStore(self.manifest)
+                return xr.open_dataset(store, group=name, engine="zarr", consolidated=False).load()
         except ArmillaryError:
             raise
         except Exception as error:  # Zarr and xarray raise many kinds of errors on wrong metadata
