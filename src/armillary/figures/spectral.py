@@ -121,7 +121,8 @@ def change_maps(table: pd.DataFrame) -> go.Figure:
         bar = dict(x=i * (width + 0.09) + width, xanchor="left", thickness=10, outlinewidth=0, tickformat=".2g")
         across = [str(name) for name in values.columns]
         hover = "layer %{y}, %{x}: %{z:.3g}<extra></extra>"
-        figure.add_trace(heat(values.to_numpy(float), x=across, colorbar=bar, hovertemplate=hover), 1, i + 1)
+        trace = heat(values.to_numpy(float), signed=False, x=across, colorbar=bar, hovertemplate=hover)
+        figure.add_trace(trace, 1, i + 1)
     figure.update_yaxes(autorange="reversed", dtick=max(1, table["layer"].nunique() // 8))
     figure.update_yaxes(title="layer", col=1)
     return styled(figure, "Relative change of the weights |dW| / |W|", height=420)
