@@ -76,9 +76,9 @@ def test_the_first_steps_give_the_same_bits_again(family: str, tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "a" / "checkpoints").iterdir())[-1] == "step-00000016"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama"])
 class TestBundledHeads:
-    """The bundled models have heads to look at, and their record says what they do."""
+    """The rotary model has heads to look at, and its record says what they do. (gpt2 is of the recipe before this one.)"""
 
     def test_previous_first_and_induction_heads_are_significant(self, family: str, atlases: Atlases) -> None:
         heads = atlases.trained(family).heads
