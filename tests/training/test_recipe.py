@@ -78,7 +78,7 @@ def test_the_first_steps_give_the_same_bits_again(family: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("family", ["llama"])
 class TestBundledHeads:
-    """The rotary model has heads to look at, and its record says what they do. (gpt2 is of the recipe before this one.)"""
+    """The rotary model has heads to look at, and its record says what they do; gpt2 is of an earlier recipe."""
 
     def test_previous_first_and_induction_heads_are_significant(self, family: str, atlases: Atlases) -> None:
         heads = atlases.trained(family).heads

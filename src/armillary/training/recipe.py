@@ -9,8 +9,8 @@ FOLDER/model is the finished model, FOLDER/checkpoints has some steps for a time
 says how it was trained, its loss on held-out prose, and its loss on repeated random tokens with and without its
 induction heads. Killed and started again, it continues; on one thread it gives the same bits.
 
-Only llama's weights are of this recipe. Those of gpt2 are still of the one before it, 1,500 steps of text alone: in trials
-of the first stage (up to 1,100 steps) its learned positions made no previous-token head, and so no induction head.
+Only llama's weights are of this recipe. Those of gpt2 are still of the one before it, 1,500 steps of text alone: in
+trials of the first stage (up to 1,100 steps) its learned positions made no previous-token head, so no induction head.
 """
 
 import json
