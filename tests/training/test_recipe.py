@@ -80,10 +80,10 @@ def test_the_first_steps_give_the_same_bits_again(family: str, tmp_path: Path) -
 class TestBundledHeads:
     """The rotary model has heads to look at, and its record says what they do; gpt2 is of an earlier recipe."""
 
-    def test_previous_first_and_induction_heads_are_significant(self, family: str, atlases: Atlases) -> None:
+    def test_previous_token_and_induction_heads_are_significant(self, family: str, atlases: Atlases) -> None:
         heads = atlases.trained(family).heads
         significant = heads[heads["significant"].fillna(value=False).astype(bool)]
-        assert {"previous", "first-token", "induction"} <= set(significant["label"])
+        assert {"previous", "induction"} <= set(significant["label"])
 
     def test_without_induction_heads_the_second_copy_is_harder(self, family: str) -> None:
         record = json.loads((bundled(family) / "training.json").read_text())["repeated_tokens"]
@@ -104,3 +104,17 @@ def test_what_is_recorded_is_what_is_measured() -> None:
     record = json.loads((bundled("llama") / "training.json").read_text())["repeated_tokens"]
     assert found["first_copy"] == pytest.approx(record["first_copy"], abs=0.01)
     assert found["second_copy"] == pytest.approx(record["second_copy"], abs=0.01)
+
+
+def test_the_bundled_timeline_shows_induction_being_born() -> None:
+    folder = bundled("timeline")
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 1_000_000
+    timeline = arm.open_timeline(folder)
+    record = json.loads((bundled("llama") / "training.json").read_text())
+    assert int(timeline.steps[-1]) == sum(stage["settings"]["steps"] for stage in record["stages"])
+    births = timeline.births
+    induction = births[births["label"] == "induction"]
+    previous = births[births["label"] == "previous"]
+    assert len(induction) > 0
+    assert previous["birth"].min() < induction["birth"].min()  # what they compose with is there before
+    assert "induction" not in set(timeline.labels[0].reshape(-1).tolist())
