@@ -10,7 +10,8 @@ says how it was trained, its loss on held-out prose, and its loss on repeated ra
 induction heads. Killed and started again, it continues; on one thread it gives the same bits.
 
 The weights that are bundled are still of the recipe before this one, 1,500 steps of text alone. For gpt2 this one does
-not work yet: in trials of the first stage (up to 1,100 steps) its learned positions made no previous-token head, so no induction head.
+not work yet: in trials of the first stage (up to 1,100 steps) its learned positions made no previous-token head, so no
+induction head.
 """
 
 import json
