@@ -30,6 +30,7 @@ NEEDED = {
     "cli.py",
     "__main__.py",
     "bundled/llama/model.safetensors",
+    "bundled/timeline/timeline.zarr/zarr.json",
     "report/report.html",
     "viewer/static/app.js",
 }

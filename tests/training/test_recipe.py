@@ -1,5 +1,6 @@
 """The recipe of the bundled models: the same bits again, texts that repeat, and models with heads worth looking at."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import torch
 
 import armillary as arm
 from armillary.training.bundled import FAMILIES, VOCABULARY, bundled
-from armillary.training.recipe import STAGES, fresh_model, sinusoids, train_stages
+from armillary.training.recipe import PERIOD, ROWS, STAGES, fresh_model, sinusoids, train_stages, what_induction_does
 from armillary.training.repeats import Spans, copy_losses, repeated_spans, two_copies
+from conftest import Atlases
 
 
 class TestRepeats:
@@ -72,3 +74,47 @@ def test_the_first_steps_give_the_same_bits_again(family: str, tmp_path: Path) -
     torch.set_num_threads(before)
     assert all(torch.equal(values, trained[1][name]) for name, values in trained[0].items())
     assert sorted(path.name for path in (tmp_path / "a" / "checkpoints").iterdir())[-1] == "step-00000016"
+
+
+@pytest.mark.parametrize("family", ["llama"])
+class TestBundledHeads:
+    """The rotary model has heads to look at, and its record says what they do; gpt2 is of an earlier recipe."""
+
+    def test_previous_token_and_induction_heads_are_significant(self, family: str, atlases: Atlases) -> None:
+        heads = atlases.trained(family).heads
+        significant = heads[heads["significant"].fillna(value=False).astype(bool)]
+        assert {"previous", "induction"} <= set(significant["label"])
+
+    def test_without_induction_heads_the_second_copy_is_harder(self, family: str) -> None:
+        record = json.loads((bundled(family) / "training.json").read_text())["repeated_tokens"]
+        assert record["heads"]["induction"]
+        assert record["second_copy"] < record["first_copy"] - 2
+        assert record["second_copy_without_induction_heads"] > record["second_copy"] + 1
+        others = record["second_copy_without_others"] - record["second_copy"]
+        assert others < record["second_copy_without_induction_heads"] - record["second_copy"]
+        model = arm.load(bundled(family), dtype=torch.float32)
+        induction = [(int(name.split(".")[0]), int(name.split(".")[1])) for name in record["heads"]["induction"]]
+        measured = copy_losses(model, two_copies(VOCABULARY, PERIOD, ROWS), induction)
+        assert measured[1] == pytest.approx(record["second_copy_without_induction_heads"], abs=0.01)
+
+
+def test_what_is_recorded_is_what_is_measured() -> None:
+    atlas = arm.scan(bundled("llama"), "builtin:prose", sequences=16)
+    found = what_induction_does(arm.load(bundled("llama"), dtype=torch.float32), atlas)
+    record = json.loads((bundled("llama") / "training.json").read_text())["repeated_tokens"]
+    assert found["first_copy"] == pytest.approx(record["first_copy"], abs=0.01)
+    assert found["second_copy"] == pytest.approx(record["second_copy"], abs=0.01)
+
+
+def test_the_bundled_timeline_shows_induction_being_born() -> None:
+    folder = bundled("timeline")
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 1_000_000
+    timeline = arm.open_timeline(folder)
+    record = json.loads((bundled("llama") / "training.json").read_text())
+    assert int(timeline.steps[-1]) == sum(stage["settings"]["steps"] for stage in record["stages"])
+    births = timeline.births
+    induction = births[births["label"] == "induction"]
+    previous = births[births["label"] == "previous"]
+    assert len(induction) > 0
+    assert previous["birth"].min() < induction["birth"].min()  # what they compose with is there before
+    assert "induction" not in set(timeline.labels[0].reshape(-1).tolist())

@@ -1,4 +1,4 @@
-"""Train models like the two that come with Armillary: python -m armillary.training.recipe {gpt2,llama} FOLDER.
+"""Train the two models that come with Armillary: python -m armillary.training.recipe {gpt2,llama} FOLDER.
 
 Both are trained on Python's own documentation and sources (the built-in corpora), with one byte-level tokenizer, and on
 spans that repeat: text alone makes no induction heads in so short a time. The first stage has short windows, where few
@@ -9,9 +9,8 @@ FOLDER/model is the finished model, FOLDER/checkpoints has some steps for a time
 says how it was trained, its loss on held-out prose, and its loss on repeated random tokens with and without its
 induction heads. Killed and started again, it continues; on one thread it gives the same bits.
 
-The weights that are bundled are still of the recipe before this one, 1,500 steps of text alone. For gpt2 this one does
-not work yet: in trials of the first stage (up to 1,100 steps) its learned positions made no previous-token head, so no
-induction head.
+Only llama's weights are of this recipe. Those of gpt2 are still of the one before it, 1,500 steps of text alone: in
+trials of the first stage (up to 1,100 steps) its learned positions made no previous-token head, so no induction head.
 """
 
 import json
