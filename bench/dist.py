@@ -22,11 +22,15 @@ BESIDE = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "PKG-INFO", "README.md", ".
     "pyproject.toml"
 }
 """What may stand beside the code in the source archive."""
+STORE = "bundled/timeline/timeline.zarr/"
+"""A Zarr store, whose chunks have names without endings."""
+
 NEEDED = {
     "py.typed",
     "cli.py",
     "__main__.py",
     "bundled/llama/model.safetensors",
+    "bundled/timeline/timeline.zarr/zarr.json",
     "report/report.html",
     "viewer/static/app.js",
 }
@@ -49,7 +53,8 @@ def review(package: Path) -> list[str]:
     code = {name.removeprefix(top) for name in files if name.startswith(top)}
     beside = [name for name in files if not name.startswith(top) and ".dist-info/" not in name and name not in BESIDE]
     wrong += [f"{name} does not belong into {package.name}" for name in beside]
-    wrong += [f"{name} is not code of the package" for name in sorted(code) if Path(name).suffix not in KINDS]
+    foreign = (name for name in sorted(code) if Path(name).suffix not in KINDS and not name.startswith(STORE))
+    wrong += [f"{name} is not code of the package" for name in foreign]
     wrong += [f"{name} is missing from {package.name}" for name in sorted(NEEDED - code)]
     size, largest = package.stat().st_size, LARGEST[package.suffix]
     if size > largest:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from armillary.scanning.merging import merge
     from armillary.scanning.scan import scan, scan_part
     from armillary.scanning.timeline import timeline
+    from armillary.scanning.weight_changes import weight_changes
     from armillary.scanning.weights import weigh
     from armillary.training.bundled import bundled
 
@@ -58,6 +59,7 @@ _HOMES = {
     "bundled": "armillary.training.bundled",
     "verify": "armillary.observe.verification",
     "weigh": "armillary.scanning.weights",
+    "weight_changes": "armillary.scanning.weight_changes",
     "AttentionView": "armillary.observe.view",
 }
 
@@ -90,6 +92,7 @@ __all__ = [
     "timeline",
     "verify",
     "weigh",
+    "weight_changes",
 ]
 
 

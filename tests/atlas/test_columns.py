@@ -35,6 +35,7 @@ from armillary.lenses import (
     labels,
     localization,
     positional,
+    power_law,
     reading,
     rotary,
     sentences,
@@ -42,6 +43,7 @@ from armillary.lenses import (
     tables,
     writing,
 )
+from armillary.lenses import weight_changes as lens_of_changes
 from armillary.lenses.causes import label_causes
 from armillary.lenses.composition import composition
 from armillary.lenses.sources import edges
@@ -140,6 +142,10 @@ def filled_by_lenses(atlas: Atlas) -> Iterable[tuple[str, str, pd.DataFrame]]:
     yield "layers", positional.__name__, positional.layer_columns(atlas)
     if atlas.has("matrices"):
         yield "matrices", spectral.__name__, spectral.matrix_table(atlas)
+        yield "matrices", power_law.__name__, power_law.matrix_columns(atlas)
+    if atlas.has("weight_changes"):
+        changes = lens_of_changes.change_table(atlas.group("weight_changes"))
+        yield "weight_changes", lens_of_changes.__name__, changes
     if atlas.settings["streams"]:
         yield "localization", localization.__name__, localization.layer_table(atlas)
         yield "gaussian", gaussian.__name__, gaussian.layer_table(atlas)
@@ -168,6 +174,8 @@ def filled_elsewhere(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
     yield "edges", "armillary.lenses.sources", edges(ablated)
     yield "label_causes", "armillary.lenses.causes", label_causes(ablated)
     yield "composition", "armillary.lenses.composition", composition(arm.describe(model))
+    changed_weights = arm.weight_changes([sample_model("llama"), sample_model("llama")], matrices=False)
+    yield "weight_changes", "armillary.scanning.weight_changes", changed_weights[["since", "checkpoint"]]
     changes = compare(atlas, other)
     for table in (changes.heads, changes.layers):
         yield "changes", "armillary.atlas.compare", table
@@ -200,12 +208,23 @@ def filled_by_timelines(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
     yield "curves_compared", "armillary.atlas.timelines.compare", compared.curves
 
 
+def shaken(name: str) -> Any:
+    """A small model whose weights changed."""
+    model = sample_model(name)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
 @pytest.fixture(scope="module")
 def returned(atlases: Atlases, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, pd.DataFrame]]:
     place = tmp_path_factory.mktemp("columns")
     scans = [atlases.family(name) for name in FAMILIES]
     scans.append(atlases.trained("llama"))
-    scans.append(arm.weigh(arm.bundled("llama"), out=place / "weights", against="random"))
+    scans.append(arm.weigh(arm.bundled("llama"), out=place / "weights", against="random", power_law=True))
+    scans.append(arm.weigh(shaken("llama"), against=sample_model("llama")))
     every = [part for atlas in scans for part in filled_by_lenses(atlas)]
     return [*every, *filled_elsewhere(place)]
 

@@ -111,8 +111,10 @@ class AdaptedTensors:
         if weight is None:
             return None
         change = self._changes.get(name)
-        merged = weight if change is None else _named(name, change, weight)
-        return merged.double() - weight.double() if self._delta else merged
+        if self._delta:  # in float64: a change of rank r has this rank, without the rounding of the merged weight
+            wide = weight.double()
+            return torch.zeros_like(wide) if change is None else _named(name, change, wide) - wide
+        return weight if change is None else _named(name, change, weight)
 
 
 def merge_adapter(model: nn.Module, source: str | Path) -> None:

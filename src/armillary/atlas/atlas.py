@@ -108,7 +108,7 @@ class Atlas:
 
             computed = {"geometry": "constituents", "vocabulary": "tokens"}  # from the weights, with these streams
             adds = computed.get(name) or option_of_group(name) or name
-            if name in ("spectral", "matrices"):
+            if name in ("spectral", "matrices", "power_law", "weight_changes"):
                 raise ArmillaryError(f"this atlas has no {name}", advice="`armillary weights` writes them")
             if self.kind == "weights":
                 raise ArmillaryError(f"this atlas has no {name!r}: it was made from weights alone; scan the model")
@@ -146,6 +146,16 @@ class Atlas:
                 f"{self.path} has no spectra of whole matrices", advice="`armillary weights` writes them"
             )
         return read_table(self, "matrices")
+
+    @cached_property
+    def weight_changes(self) -> "pd.DataFrame":
+        """A row for every head's products and every matrix: how they differ from the model compared with."""
+        if not self.has("tables/weight_changes"):
+            raise ArmillaryError(
+                f"{self.path} was not compared with another model",
+                advice="`armillary weights MODEL --against OTHER` does it",
+            )
+        return read_table(self, "weight_changes")
 
     @cached_property
     def heads(self) -> "pd.DataFrame":
@@ -197,6 +207,8 @@ class Atlas:
         tables = {"layers": self.layers, "heads": self.heads}
         if self.has("tables/matrices"):
             tables["matrices"] = self.matrices
+        if self.has("tables/weight_changes"):
+            tables["weight_changes"] = self.weight_changes
         for name, table in tables.items():
             path = Path(folder) / f"{name}.{kind}"
             if kind == "csv":

@@ -162,6 +162,7 @@ NUMBERED = {
     "layers": ("layer",),
     "heads": ("layer", "head"),
     "matrices": ("layer",),
+    "weight_changes": ("layer",),
     **dict.fromkeys(("tokens", "pairs", "relations", "examples", "writes", "evidence"), ("layer", "head")),
 }
 """The columns of each table that identify a row."""

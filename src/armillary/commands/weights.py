@@ -12,7 +12,6 @@ from armillary.commands.options import (
     Html,
     Model,
     NewFolder,
-    one_of,
     print_json,
 )
 from armillary.commands.parameters import with_parameters
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 SHOWN = 70
 """Rows of a table on the terminal; --json has them all."""
+CHANGES_SHOWN = 150
+"""Rows of the table of changes, which has two for every head and one for every matrix."""
 
 
 @with_parameters(WeighOptions)
@@ -39,9 +40,16 @@ def weights(
     ] = True,
     against: Annotated[
         str | None,
-        typer.Option(help="random: also write the spectra of Gaussian weights of the same shapes and norms."),
+        typer.Option(
+            help="A model of the same shape (a base model, an earlier checkpoint): also print how the weights changed "
+            "since. random: also write the spectra of Gaussian weights of the same shapes and norms."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of --against random.", min=0)] = 0,
+    power_law: Annotated[
+        bool,
+        typer.Option("--power-law", help="Also fit power laws to the spectra of whole matrices (package powerlaw)."),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of random weights.", min=0)] = 0,
     delta: Annotated[bool, typer.Option("--delta", help="With --adapter: the adapter's changes alone.")] = False,
     vocabulary: Annotated[
         bool, typer.Option(help="Also say what heads write, in tokens (the embeddings are read once a layer).")
@@ -57,28 +65,34 @@ def weights(
     from armillary.terminal import tables
     from armillary.terminal.progress import shown_progress
 
-    if against is not None:
-        one_of("--against", against, ("random",))
     with shown_progress("reading weights") as progress:
         atlas = weigh(
             model,
             out=out,
             matrices=matrices,
-            against="random" if against else None,
+            against=against,
             seed=seed,
             delta=delta,
             vocabulary=vocabulary,
+            power_law=power_law,
             progress=progress,
             **options,
         )
     if as_json:
         parts = {"heads": atlas.heads, **({"matrices": atlas.matrices} if matrices else {})}
+        parts |= {"weight_changes": atlas.weight_changes} if "against" in atlas.attrs else {}
         print_json({name: json.loads(tables.as_json(table)) for name, table in parts.items()})
     else:
         tables.show(tables.columns_of(atlas.heads, "heads", usual="weights"), title="Heads", limit=SHOWN)
         if matrices:
             shown = tables.columns_of(atlas.matrices, "matrices")
             tables.show(shown, title="Matrices against random ones", limit=SHOWN)
+        if "against" in atlas.attrs:
+            shown = tables.columns_of(atlas.weight_changes, "weight_changes")
+            since = recorded_title(atlas.attrs["against"])
+            tables.show(shown, title=f"Change from {since}: heads (qk, ov) and matrices", limit=CHANGES_SHOWN)
+        for note in atlas.attrs["notes"]:
+            typer.echo(note)
     if html is not None:
         from armillary.figures import write_page
 
@@ -98,6 +112,8 @@ def _weight_figures(atlas: "Atlas", matrices: bool) -> "list[go.Figure]":
         layers = sorted({0, len(spectra["layer"]) // 2, len(spectra["layer"]) - 1})
         singular_values = atlas.group("matrices")
         drawn += [spectral.matrices_against_random(singular_values, atlas.matrices, layer) for layer in layers]
+    if "against" in atlas.attrs:
+        drawn.append(spectral.change_maps(atlas.weight_changes))
     return drawn
 
 

@@ -103,3 +103,26 @@ def outliers_by_layer(table: pd.DataFrame) -> go.Figure:
             )
     figure.update_xaxes(title="layer", dtick=max(1, int(table["layer"].max()) // 8)).update_yaxes(rangemode="tozero")
     return styled(figure, "Distance of the matrices from random ones", height=380)
+
+
+def change_maps(table: pd.DataFrame) -> go.Figure:
+    """How far every head's products and every matrix changed, relative to what they were: layers down."""
+    panels = {
+        "W_q W_k', by head": table[table["part"] == "qk"].pivot(index="layer", columns="head", values="relative"),
+        "W_v W_o, by head": table[table["part"] == "ov"].pivot(index="layer", columns="head", values="relative"),
+    }
+    matrices = table[table["head"].isna()]
+    if len(matrices):
+        order = list(dict.fromkeys(matrices["part"]))
+        panels["matrices"] = matrices.pivot(index="layer", columns="part", values="relative")[order]
+    figure = make_subplots(1, len(panels), subplot_titles=list(panels), horizontal_spacing=0.09)
+    width = (1 - 0.09 * (len(panels) - 1)) / len(panels)
+    for i, values in enumerate(panels.values()):
+        bar = dict(x=i * (width + 0.09) + width, xanchor="left", thickness=10, outlinewidth=0, tickformat=".2g")
+        across = [str(name) for name in values.columns]
+        hover = "layer %{y}, %{x}: %{z:.3g}<extra></extra>"
+        trace = heat(values.to_numpy(float), signed=False, x=across, colorbar=bar, hovertemplate=hover)
+        figure.add_trace(trace, 1, i + 1)
+    figure.update_yaxes(autorange="reversed", dtick=max(1, table["layer"].nunique() // 8))
+    figure.update_yaxes(title="layer", col=1)
+    return styled(figure, "Relative change of the weights |dW| / |W|", height=420)

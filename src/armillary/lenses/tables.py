@@ -13,11 +13,13 @@ from armillary.lenses import kinds as kinds_lens
 from armillary.lenses import labels as labels_lens
 from armillary.lenses import localization as localization_lens
 from armillary.lenses import positional as positional_lens
+from armillary.lenses import power_law as power_law_lens
 from armillary.lenses import reading as reading_lens
 from armillary.lenses import rotary as rotary_lens
 from armillary.lenses import sentences as sentences_lens
 from armillary.lenses import spectral as spectral_lens
 from armillary.lenses import writing as writing_lens
+from armillary.lenses.weight_changes import change_table
 
 if TYPE_CHECKING:
     from armillary.atlas.atlas import Atlas
@@ -43,7 +45,10 @@ def tables(atlas: "Atlas") -> dict[str, pd.DataFrame]:
     """Every table of an atlas, by name: layers, heads, and those of what was measured or read from the weights."""
     by_name = {"layers": layer_table(atlas), "heads": head_table(atlas)}
     if atlas.has("matrices"):
-        by_name["matrices"] = spectral_lens.matrix_table(atlas)
+        fits = power_law_lens.matrix_columns(atlas)
+        by_name["matrices"] = pd.concat([spectral_lens.matrix_table(atlas), fits], axis=1)
+    if atlas.has("weight_changes"):
+        by_name["weight_changes"] = change_table(atlas.group("weight_changes"))
     if atlas.has("patterns"):
         by_name["evidence"] = labels_lens.evidence_table(atlas, by_name["heads"])
     if atlas.has("tokens"):

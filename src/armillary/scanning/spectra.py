@@ -12,10 +12,12 @@ from armillary.errors import ArmillaryError
 from armillary.lenses import products, spectral
 from armillary.lenses.effective import effective_product
 from armillary.lenses.geometry import FREQUENCIES, head_geometry
+from armillary.lenses.power_law import power_laws
 from armillary.streams.constituents import Means
 from armillary.streams.stream import Stream, stacked
 
-Against = Literal["random"]
+Against = Literal["random", "model"]
+"""What a model's weights were compared with: Gaussian weights, or another model."""
 
 
 def groups_from_weights(anatomy: Anatomy, streams: dict[str, Stream]) -> tuple[dict[str, Arrays], list[str]]:
@@ -34,7 +36,7 @@ def groups_from_weights(anatomy: Anatomy, streams: dict[str, Stream]) -> tuple[d
 
 
 def layer_arrays(
-    anatomy: Anatomy, layer: int, matrices: bool = True, against: Against | None = None, seed: int = 0
+    anatomy: Anatomy, layer: int, matrices: bool = True, random: bool = False, seed: int = 0, power_law: bool = False
 ) -> dict[str, Tensor]:
     """All spectral arrays of one layer; its weights are freed when this returns."""
     description, weights = anatomy.layers[layer], anatomy.weights(layer)
@@ -48,7 +50,7 @@ def layer_arrays(
     if any(layer.qk_norm is not None or layer.latent for layer in anatomy.layers):
         rows = spectral.effective_rows(effective_product(description, weights))
         arrays |= {str(name): torch.tensor(column.to_numpy(np.float64)) for name, column in rows.items()}
-    if against == "random":
+    if random:
         noise = spectral.random_like(weights, (seed * 1_000_003 + layer) % 2**63)
         arrays |= _head_arrays(products.layer_spectra(description, noise), "_random")
     del weights
@@ -59,6 +61,9 @@ def layer_arrays(
             )
         arrays[f"matrix.{name}"] = torch.from_numpy(spectral.squared_singular_values(matrix))
         arrays[f"shape.{name}"] = torch.tensor(matrix.shape)
+        if power_law:
+            fits = power_laws(matrix, arrays[f"matrix.{name}"].numpy(), (seed, layer, spectral.MATRICES.index(name)))
+            arrays[f"power_law.{name}"] = torch.from_numpy(fits)
     return arrays
 
 

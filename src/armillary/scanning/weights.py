@@ -4,7 +4,7 @@ import datetime
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,6 +30,8 @@ from armillary.engines.engine import Done, Event, Task
 from armillary.engines.packing import Packed
 from armillary.errors import ArmillaryError
 from armillary.files.atomic import write_problem
+from armillary.lenses.power_law import FITTED, SPECTRA, require_powerlaw
+from armillary.lenses.spectral import MATRICES
 from armillary.lenses.tables import tables
 from armillary.lenses.vocabulary import VocabularyLens
 from armillary.machine.temporary import temporary_folder
@@ -40,6 +42,7 @@ from armillary.scanning.options import WeighOptions
 from armillary.scanning.spectra import Against, layer_arrays, spectral_arrays
 from armillary.scanning.tasks import LayerSpectra
 from armillary.scanning.vocabulary import vocabulary_arrays
+from armillary.scanning.weight_changes import change_arrays, change_group, refuse_other_shape
 from armillary.text.vocabulary import Vocabulary, vocabulary_of
 
 
@@ -49,45 +52,61 @@ def weigh(
     *,
     out: str | Path | None = None,
     matrices: bool = True,
-    against: Against | None = None,
+    against: nn.Module | str | Path | None = None,
     seed: int = 0,
     delta: bool = False,
     vocabulary: bool = True,
+    power_law: bool = False,
     **options: Unpack[WeighOptions],
 ) -> Atlas:
     """The spectra of a model's weights as an Atlas, kept in the folder `out` (without one, until the program ends).
 
     `source` is a folder of safetensors, a hub id, a GGUF file (none is loaded as a model) or a loaded model. Quantized
     weights are decoded; an `adapter` is merged, or with `delta` its changes are weighed alone. `matrices` also
-    compares q, k, v, o, gate, up and down with random matrices, which takes most of the time. against="random" adds the
-    spectra of Gaussian weights of the same shapes and norms, in columns that end in _random. `vocabulary` adds what
-    heads write, in tokens (lenses/vocabulary.py): embeddings are read once, and once a layer. Several `workers` share
-    the layers, as local processes or on the Ray cluster at `address` (engine="ray").
+    compares q, k, v, o, gate, up and down with random matrices, which takes most of the time; `power_law` also fits
+    the tail of their spectra. against="random" adds the spectra of Gaussian weights of the same shapes and norms, in
+    columns that end in _random. against=MODEL, another model of the same shape (the one that this one was fine-tuned
+    from, or an earlier checkpoint), adds the table `weight_changes`, and so does `delta`. `vocabulary` adds what heads
+    write, in tokens (lenses/vocabulary.py): embeddings are read once, and once a layer. Several `workers` share the
+    layers, as local processes or on the Ray cluster at `address` (engine="ray").
     """
-    if against not in (None, "random"):
-        raise ArmillaryError(f"`against={against!r}` is not known", advice="it can be 'random'")
     chosen: WeighOptions = complete(options, WeighOptions, "weigh")
+    if power_law and not matrices:
+        raise ArmillaryError("`power_law=True` fits the spectra of whole matrices", advice="leave `matrices=True`")
+    if power_law:
+        require_powerlaw()
     files = Files.of(source, chosen, delta)
+    base = _base(files, against, chosen)
     anatomy = files.describe()
     anatomy.weights(0)  # raises an error with the reason if the weights cannot be read
-    settings: dict[str, Any] = {"streams": [], "matrices": matrices, "against": against, "seed": seed}
+    if base is not None:
+        refuse_other_shape(anatomy, base.describe())
+    kind: Against | None = "random" if _is_random(against) else None if base is None or delta else "model"
+    settings: dict[str, Any] = {"streams": [], "matrices": matrices, "against": kind, "seed": seed}
     settings |= {"delta": True} if delta else {}
     settings |= {} if vocabulary else {"vocabulary": False}
+    settings |= {"power_law": True} if power_law else {}
     description = {
         "model": {"name": _name(source), **files.identity(), **files.record(), "family": anatomy.family},
         "corpus": {"name": "none: weights alone"},
         "settings": settings,
     }
+    if base is not None:
+        description["against"] = {"name": _name(base.source), **base.identity(), **base.record()}
     place = temporary_folder() if out is None else Path(out)
     with ScanFolder(place) as folder:
         if not folder.begin(description, resume=chosen["resume"], overwrite=chosen["overwrite"]):
             with opened(chosen["engine"], chosen["workers"], chosen["threads"], chosen["address"]) as engine:
-                engine.start(WeighJob(files, matrices, against, seed, vocabulary and not delta))
+                engine.start(
+                    WeighJob(files, base, matrices, kind == "random", seed, power_law, vocabulary and not delta)
+                )
                 layers = _Layers(folder, len(anatomy.layers))
                 progress = chosen["progress"] or Progress()
                 progress.begin("reading weights", len(layers), "layers")
                 drive(engine, layers, progress, len(layers))
-            _refuse_changed(folder, description, files.identity())
+            _refuse_changed(folder, description["model"], files.identity())
+            if base is not None:
+                _refuse_changed(folder, description["against"], base.identity())
             try:
                 _write(folder, anatomy, description, files.vocabulary(anatomy) if vocabulary and not delta else None)
             except OSError as error:
@@ -144,19 +163,40 @@ class Files:
         return {name: value for name, value in (("revision", self.revision), ("adapter", self.adapter)) if value}
 
 
+def _is_random(against: nn.Module | str | Path | None) -> bool:
+    return isinstance(against, str) and against == "random"
+
+
+def _base(files: Files, against: nn.Module | str | Path | None, options: WeighOptions) -> Files | None:
+    """The model that changes are measured from: the one given, or with `delta` the model without its adapter."""
+    if files.delta:
+        if against is not None and not _is_random(against):
+            raise ArmillaryError(
+                "`delta=True` is the adapter's change of its own model",
+                advice="leave out `delta` to compare the adapted model with another one",
+            )
+        return replace(files, adapter=None, delta=False)
+    if against is None or _is_random(against):
+        return None
+    plain: WeighOptions = {**options, "revision": None, "adapter": None}
+    return Files.of(against, plain, delta=False)
+
+
 @dataclass(frozen=True)
 class WeighJob:
-    """The checkpoint whose layers the workers read, and what they compute."""
+    """The checkpoint whose layers the workers read, the one that it is compared with, and what they compute."""
 
     files: Files
+    base: Files | None
     matrices: bool
-    against: Against | None
+    random: bool
     seed: int
+    power_law: bool
     vocabulary: bool
 
     @property
     def here_only(self) -> bool:
-        return isinstance(self.files.source, nn.Module)
+        return any(isinstance(files.source, nn.Module) for files in (self.files, self.base) if files is not None)
 
     def open(self, number: int, workers: int) -> "WeighBench":
         return WeighBench(self)
@@ -172,18 +212,27 @@ class WeighBench:
     def __init__(self, job: WeighJob) -> None:
         self._job = job
         self._anatomy = job.files.describe()
-        self.facts = {**({} if job.here_only else job.files.identity()), **versions()}
+        self._base = None if job.base is None else job.base.describe()
+        self.facts = {**({} if job.here_only else self._identity()), **versions()}
         self._lens: VocabularyLens | None = None
         if job.vocabulary:
             with suppress(ArmillaryError):  # a model without an unembedding
                 self._lens = VocabularyLens(self._anatomy.ends(), job.seed)
+
+    def _identity(self) -> dict[str, str]:
+        base = {} if self._job.base is None else self._job.base.identity()
+        return {**self._job.files.identity(), **{f"{name} compared with": value for name, value in base.items()}}
 
     def share(self, data: bytes) -> None:
         """Layers share no data."""
 
     def run(self, task: Task) -> Iterator[Event]:
         layer, job = task.work.layer, self._job
-        arrays = layer_arrays(self._anatomy, layer, job.matrices, job.against, job.seed)
+        arrays = layer_arrays(self._anatomy, layer, job.matrices, job.random, job.seed, job.power_law)
+        if self._base is not None:
+            arrays |= change_arrays(
+                self._anatomy, self._base, layer, matrices=job.matrices, seed=job.seed, delta=job.files.delta
+            )
         if self._lens is not None:
             tokens = self._lens.layer(self._anatomy.layers[layer], self._anatomy.weights(layer))
             arrays |= {f"vocabulary.{name}": tensor.contiguous() for name, tensor in tokens.items()}
@@ -232,6 +281,19 @@ def _matrix_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
     return arrays
 
 
+def _power_law_arrays(layers: list[dict[str, Tensor]]) -> Arrays:
+    """The fits of every matrix: (layer, spectrum, fitted), NaN for a layer without that matrix."""
+    none = torch.full((len(SPECTRA), len(FITTED)), torch.nan, dtype=torch.float64)
+    return {
+        name: (
+            ("layer", "spectrum", "fitted"),
+            torch.stack([layer.get(f"power_law.{name}", none) for layer in layers]).numpy(),
+        )
+        for name in MATRICES
+        if any(f"power_law.{name}" in layer for layer in layers)
+    }
+
+
 def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any], vocabulary: Vocabulary | None) -> None:
     layers = [folder.layer(layer.index) for layer in anatomy.layers]
     finished = [layer for layer in layers if layer is not None]
@@ -264,23 +326,30 @@ def _write(folder: ScanFolder, anatomy: Anatomy, description: dict[str, Any], vo
     ]
     if any(tokens):
         write_group(part, "vocabulary", vocabulary_arrays(tokens, vocabulary))
+    if description["settings"].get("power_law"):
+        write_group(part, "power_law", _power_law_arrays(finished), {"spectrum": SPECTRA, "fitted": FITTED})
+    if "against" in description:
+        write_group(part, "weight_changes", *change_group(finished))
     write_tables(part, tables(Atlas(part)))
     write_manifest(part)
     part.replace(folder.atlas)
 
 
 def _notes(layers: list[dict[str, Tensor]], description: dict[str, Any]) -> list[str]:
+    notes = []
     if description["settings"]["matrices"] and not any("matrix.down" in layer for layer in layers):
-        return ["experts and other parts that are not a single matrix are left out of the matrices"]
-    return []
+        notes.append("experts and other parts that are not a single matrix are left out of the matrices")
+    if description.get("against", {}).get("weights") == description["model"]["weights"]:
+        notes.append("the two models have the same weights: nothing changed")
+    return notes
 
 
-def _refuse_changed(folder: ScanFolder, description: dict[str, Any], now: dict[str, str]) -> None:
+def _refuse_changed(folder: ScanFolder, model: dict[str, Any], now: dict[str, str]) -> None:
     """Raise if the checkpoint was changed while its layers were read: the spectra would be of two models."""
-    if any(description["model"][name] != value for name, value in now.items()):
+    if any(model[name] != value for name, value in now.items()):
         folder.clear()
         raise ArmillaryError(
-            f"{description['model']['name']} was changed while its layers were read",
+            f"{model['name']} was changed while its layers were read",
             advice="run again when it is whole",
         )
 

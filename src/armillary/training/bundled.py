@@ -1,26 +1,20 @@
-"""Train the two models that come with Armillary: python -m armillary.training.bundled {gpt2,llama} FOLDER.
+"""The two models that come with Armillary: where they lie, and the text and tokenizer that they were trained with.
 
-Both are trained on Python's own documentation and sources (the built-in corpora), with one byte-level tokenizer. A
-tenth of the modules, chosen by a hash of their names, is held out; the loss on its prose is written beside the weights.
+Both read Python's own documentation and sources (the built-in corpora) through one byte-level tokenizer. A tenth of the
+modules, chosen by a hash of their names, is held out. recipe.py trains them.
 """
 
 import hashlib
-import json
-import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Integer
 
-from armillary.files.atomic import whole_folder, write_atomically
-from armillary.files.lock import FolderLock
-from armillary.text.builtin import python_version
 from armillary.text.sources import documents
-from armillary.training.loop import Part, TrainSettings, mean_loss, train
+from armillary.training.loop import mean_loss
 
 # Imports inside functions: transformers takes seconds to import.
 
@@ -38,9 +32,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
         max_position_embeddings=CONTEXT,
     ),
 }
-SETTINGS = TrainSettings(
-    steps=1500, batch=16, length=CONTEXT, learning_rate=2e-3, final_rate=1e-4, warmup=100, checkpoint_every=100
-)
 
 
 def bundled(family: str) -> Path:
@@ -91,42 +82,3 @@ def tokens(tokenizer: Any, kind: str, *, testing: bool) -> Integer[np.ndarray, "
 def held_out_loss(model: Any, tokenizer: Any) -> float:
     """Mean loss on the held-out prose."""
     return mean_loss(model, tokens(tokenizer, "prose", testing=True), CONTEXT)
-
-
-def make(family: str, folder: Path) -> None:
-    """Train one of the two models and write it as a Hugging Face folder."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    tokenizer = make_tokenizer()
-    parts = [
-        Part(tokens(tokenizer, "prose", testing=False), weight=0.6),
-        Part(tokens(tokenizer, "code", testing=False), weight=0.4),
-    ]
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SHAPE, **FAMILIES[family]))
-    model.config.use_cache = False
-
-    def on_step(step: int, loss: float) -> None:
-        if step % 100 == 0:
-            sys.stderr.write(f"{family}: step {step} of {SETTINGS.steps}, loss {loss:.4f}\n")
-
-    with FolderLock(folder, "training run"):
-        train(model, parts, SETTINGS, folder / "run", on_step)
-    half_precision = model.to(torch.float16)
-    final = folder / "model"
-    with whole_folder(final) as partial:
-        half_precision.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-    loss = held_out_loss(AutoModelForCausalLM.from_pretrained(final, dtype=torch.float32).eval(), tokenizer)
-    facts = {
-        "held_out_loss": round(loss, 4),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "trained_on_tokens": SETTINGS.steps * SETTINGS.batch * SETTINGS.length,
-        "python": python_version(),
-    }
-    write_atomically(final / "training.json", (json.dumps(facts, indent=1) + "\n").encode())
-    sys.stdout.write(json.dumps(facts) + "\n")
-
-
-if __name__ == "__main__":
-    make(sys.argv[1], Path(sys.argv[2]))

@@ -12,7 +12,7 @@ from armillary.atlas.columns.checks import AGREEMENT, CHANGES, VERIFY
 from armillary.atlas.columns.column import Column, Family, Kind, ReportSet, Set, Table
 from armillary.atlas.columns.heads import HEADS
 from armillary.atlas.columns.layers import LAYERS
-from armillary.atlas.columns.matrices import MATRICES
+from armillary.atlas.columns.matrices import MATRICES, WEIGHT_CHANGES
 from armillary.atlas.columns.observed import OBSERVED
 from armillary.atlas.columns.rotary import BANDS, KINDS
 from armillary.atlas.columns.series import SERIES, SERIES_LABELS, SERIES_LAYERS
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        *(HEADS, LAYERS, MATRICES),
+        *(HEADS, LAYERS, MATRICES, WEIGHT_CHANGES),
         *(TOKENS, PAIRS, RELATIONS, EXAMPLES, WRITES, EVIDENCE),
         *(LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, OBSERVED),
         *(EDGES, COMPOSITION, BY_LABEL),
