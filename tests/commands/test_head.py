@@ -43,7 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("hostile") / "atlas"
     ids = telling_tokenizer()(telling_text())["input_ids"]
     tokens = torch.tensor(ids[: 24 * 40]).view(24, 40)
-    arm.scan(telling_llama(), tokens, tokenizer=tokenizer_of_words(HOSTILE), out=place)
+    streams = ("default", "tokens")
+    arm.scan(telling_llama(), tokens, tokenizer=tokenizer_of_words(HOSTILE), out=place, streams=streams)
     return place
 
 

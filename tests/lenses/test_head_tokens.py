@@ -22,7 +22,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> arm.Atlas:
     (folder / "text.txt").write_text(telling_text())
     tokenizer = telling_tokenizer()
     return arm.scan(
-        telling_llama(), folder / "text.txt", tokenizer=tokenizer, out=folder / "atlas", length=48, sequences=24
+        telling_llama(),
+        folder / "text.txt",
+        tokenizer=tokenizer,
+        out=folder / "atlas",
+        length=48,
+        sequences=24,
+        streams=("default", "tokens"),
     )
 
 
@@ -69,7 +75,7 @@ def test_find_names_the_heads_that_read_or_write_a_token(told: arm.Atlas) -> Non
 
 def test_random_heads_have_no_clear_pattern(tmp_path: Path) -> None:
     tokens = torch.randint(5, 90, (16, 32), generator=torch.Generator().manual_seed(1))
-    atlas = arm.scan(sample_model("llama"), tokens, out=tmp_path / "random")
+    atlas = arm.scan(sample_model("llama"), tokens, out=tmp_path / "random", streams=("default", "tokens"))
     said = atlas.heads["does"].dropna()
     assert {str(word) for word in said} <= {NOTHING}
 

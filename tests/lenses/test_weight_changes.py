@@ -118,7 +118,8 @@ def test_overlap_is_one_for_the_same_directions_and_the_stated_mean_for_random_o
 
     def directions(count: int) -> Tensor:
         drawn = torch.randn(24, count, generator=generator, dtype=torch.float64)
-        return torch.linalg.qr(drawn)[0]
+        basis: Tensor = torch.linalg.qr(drawn)[0]
+        return basis
 
     same = directions(4)
     turned = same @ torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64))[0]

@@ -93,7 +93,10 @@ def demo(
     from armillary.training.bundled import bundled
 
     with shown_progress() as bar:
-        atlas = run_scan(bundled("llama"), "builtin:prose", out=out, resume=True, progress=bar, **options)
+        streams = ("default", "tokens")
+        atlas = run_scan(
+            bundled("llama"), "builtin:prose", out=out, resume=True, progress=bar, streams=streams, **options
+        )
     shown = tables.columns_of(atlas.heads, "heads")
     tables.show(shown, title="A small rotary language model, head by head, on Python's own documentation")
     page = write_report(out)

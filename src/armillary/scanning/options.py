@@ -33,7 +33,10 @@ class ScanSettings(TypedDict, total=False):
     by_document: Annotated[
         bool, Parameter(False, "No sequence mixes two documents (needed for similarity within documents).")
     ]
-    streams: Annotated[tuple[str, ...], Parameter((), "What to measure, separated by commas; list: print all names.")]
+    streams: Annotated[
+        tuple[str, ...],
+        Parameter((), "What to measure, separated by commas; default,NAME: also NAME; list: print all names."),
+    ]
     when_nan: Annotated[
         Literal["stop", "skip"], Parameter("stop", "When a sequence gives NaN or infinity: stop, or skip it.")
     ]

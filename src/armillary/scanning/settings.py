@@ -1,5 +1,6 @@
 """Completes and checks the settings of a scan, and reads them back from its record."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from armillary.anatomy.options import complete, parameters
@@ -17,7 +18,7 @@ def scan_settings(**given: Any) -> ScanSettings:
     """The given settings, completed with defaults; an error if one is out of range."""
     settings: ScanSettings = complete(given, ScanSettings, "scan")
     settings["length"] = LENGTH if settings["length"] is None else settings["length"]
-    settings["streams"] = DEFAULT_STREAMS if given.get("streams") is None else tuple(given["streams"])
+    settings["streams"] = named_streams(given.get("streams"))
     for name in ("sequences", "batch", "shard", "second_pass"):
         value = settings.get(name)
         if isinstance(value, int) and value < 1:
@@ -26,6 +27,13 @@ def scan_settings(**given: Any) -> ScanSettings:
         raise ArmillaryError(f"`seed={settings['seed']}` is out of range", advice="it must be 0 or more, below 2^63")
     wanted_of(settings)
     return settings
+
+
+def named_streams(names: Iterable[str] | None) -> tuple[str, ...]:
+    """The streams with these names, 'default' standing for those of a scan that names none; each once."""
+    given = ("default",) if names is None else tuple(names)
+    expanded = [name for part in given for name in (DEFAULT_STREAMS if part == "default" else (part,))]
+    return tuple(dict.fromkeys(expanded))
 
 
 def wanted_of(settings: ScanSettings) -> Wanted:
