@@ -21,7 +21,7 @@ def edges(atlas: "Atlas", least: float = 0.0) -> pd.DataFrame:
 def source_shares(atlas: "Atlas") -> Float[np.ndarray, "layer side head source"]:
     """The shares of all sources."""
     if not atlas.has("sources"):
-        raise ArmillaryError("this atlas has no sources", advice="scan with `streams=...,sources`")
+        raise ArmillaryError("this atlas has no sources", advice="scan with `streams=default,sources`")
     return np.asarray(atlas.group("sources")["share"].to_numpy())
 
 

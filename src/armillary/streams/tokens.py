@@ -260,7 +260,7 @@ def _head_by_head(
 
 TOKENS = Option(
     "tokens",
-    "which tokens every head reads, beyond what distance explains, with examples from the text (a quarter of a scan more)",
+    "which tokens every head reads, beyond what distance explains, with examples (a quarter of a scan more)",
     default=False,
     needs=ATTENTION,
 )
