@@ -80,7 +80,7 @@ def edges(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Print what wrote the query, key and value of a head, and what the head feeds (`scan --streams default,sources`)."""
+    """Print what wrote a head's query, key and value, and what the head feeds (`scan --streams default,sources`)."""
     from armillary.atlas.atlas import open_atlas
     from armillary.lenses.sources import edges as lens
     from armillary.terminal import tables

@@ -197,7 +197,7 @@ def make(family: str, folder: Path, stages: Sequence[Stage] = STAGES) -> None:
 
 def what_induction_does(model: Any, atlas: Atlas) -> dict[str, Any]:
     """Losses on two copies of random tokens, with all heads, without the significant induction heads, and without as
-    many others of the same layers (the last ones that are not induction heads)."""
+    many others: those of the nearest layers that are neither induction nor previous-token heads."""
     heads = atlas.heads
     significant = heads[heads["significant"].fillna(value=False).astype(bool)]
     by_label = {
@@ -205,11 +205,11 @@ def what_induction_does(model: Any, atlas: Atlas) -> dict[str, Any]:
         for label, part in significant.groupby("label")
     }
     induction = by_label.get("induction", [])
-    others: list[tuple[int, int]] = []
-    for layer in sorted({layer for layer, _ in induction}):
-        count = sum(other == layer for other, _ in induction)
-        free = [head for head in range(atlas.anatomy.layers[layer].heads) if (layer, head) not in induction]
-        others += [(layer, head) for head in free[-count:]]
+    circuit = {*induction, *by_label.get("previous", [])}
+    middle = sum(layer for layer, _ in induction) / max(1, len(induction))
+    free = [(layer.index, head) for layer in atlas.anatomy.layers for head in range(layer.heads)]
+    nearest = sorted((place for place in free if place not in circuit), key=lambda place: abs(place[0] - middle))
+    others = sorted(nearest[: len(induction)])
     ids = two_copies(VOCABULARY, PERIOD, ROWS)
     first, second = copy_losses(model, ids)
     return {
@@ -223,5 +223,20 @@ def what_induction_does(model: Any, atlas: Atlas) -> dict[str, Any]:
     }
 
 
+def measure_again(folder: Path) -> None:
+    """Measure what induction heads do in a model that is trained, and write it into its record."""
+    from transformers import AutoModelForCausalLM
+
+    record = json.loads((folder / "training.json").read_text())
+    with one_thread():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        record["repeated_tokens"] = what_induction_does(model, scan(folder, "builtin:prose"))
+    write_atomically(folder / "training.json", (json.dumps(record, indent=1) + "\n").encode())
+    sys.stdout.write(json.dumps(record["repeated_tokens"]) + "\n")
+
+
 if __name__ == "__main__":
-    make(sys.argv[1], Path(sys.argv[2]))
+    if sys.argv[1] == "measure":
+        measure_again(Path(sys.argv[2]))
+    else:
+        make(sys.argv[1], Path(sys.argv[2]))
