@@ -306,7 +306,7 @@ def test_the_function_gives_the_same_as_a_frame() -> None:
     frame = arm.columns()
     assert frame["name"].to_list() == [column.name for column in ALL]
     assert arm.columns(table="layers")["table"].unique().tolist() == ["layers"]
-    assert arm.columns("entropy")["table"].to_list() == ["heads", "localization", "gaussian"]
+    assert arm.columns("entropy")["table"].to_list() == ["heads", "localization", "gaussian", "observed"]
 
 
 def test_the_reference_page_is_what_the_declarations_give() -> None:

@@ -187,7 +187,6 @@ OTHERS = [
     ("show ATLAS 99999999999999999.0", "there is no head 99999999999999999.0"),
     ("show ATLAS 0.0 --html OUT", "--html draws the head on a text: give one with --text"),
     ("compare ATLAS", "compare needs two folders or more"),
-    ("report ATLAS ATLAS ATLAS", "3 folders were given: report takes one, or two to compare"),
     ("gaussian ATLAS --shrinkage 1.5", "--shrinkage 1.5 cannot be used: it should be at most 1"),
     ("frequencies ATLAS --share 2", "--share 2 cannot be used: it should be at most 1"),
     ("frequencies ATLAS --share 0", "a share of 0.0 cannot be kept"),
@@ -223,7 +222,7 @@ OTHERS = [
     ("experiment run nothing", "there is no experiment 'nothing'"),
     ("experiment run song-gram --size vast", "--size vast is not known: it can be small, paper"),
     ("experiment show song-gram --out EMPTY", "holds no result"),
-    ("weights MODEL --out OUT --against all", "--against all is not known: it can be random"),
+    ("weights MODEL --out OUT --against all", "all is neither a folder here nor a model"),
     ("doctor --record OUT", "--record writes the results of --verify: give both"),
 ]
 

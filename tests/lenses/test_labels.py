@@ -28,7 +28,7 @@ from armillary.streams.stream import Stream
 from conftest import shared
 from handmade import EXPECTED, handmade_llama, random_texts
 
-NOT_HERE = {"next", "mixed", "matching", "preference", "content"}
+NOT_HERE = {"next", "mixed", "matching", "preference", "content", "delimiter"}
 """Labels that a causal model cannot have, that have no evidence of their own, or that not every model's logits have."""
 
 STREAMS = ("positions", "attention", "chunks", "constituents", "patterns")

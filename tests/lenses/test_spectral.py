@@ -318,7 +318,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "Heads" in table.stdout
     assert "Matrices" not in table.stdout
     wrong = CliRunner().invoke(app, ["weights", str(folder), "--out", str(tmp_path / "w"), "--against", "noise"])
-    assert "--against noise is not known" in str(wrong.exception)
+    assert "noise is neither a folder here nor a model" in str(wrong.exception)
 
 
 @pytest.mark.parametrize("least", [1e-2, 1e-7, 0.0])

@@ -30,8 +30,8 @@ TOKENS = torch.randint(5, 90, (4, 14), generator=torch.Generator().manual_seed(0
 CAUSAL = [name for name in DISTINCT if "/" not in name and hasattr(sample_model(name), "lm_head")]
 
 
-ROUTED = ("gpt_oss", "qwen3_next", "llama4_text", "deepseek_v3")
-"""Families with experts."""
+BENT = ("opt", "gpt_oss", "qwen3_next", "llama4_text", "deepseek_v3")
+"""Families with experts, and with a ReLU: their losses have kinks."""
 
 
 def bits(model: Any) -> dict[str, torch.Tensor]:
@@ -92,7 +92,7 @@ def test_estimates_are_derivatives_for_every_family(name: str) -> None:
 
     numeric = (loss(step) - loss(-step)) / (2 * step)
     near = np.isclose(estimate[:, head[0], head[1]], numeric, atol=2e-4 + 0.02 * np.median(np.abs(numeric)))
-    assert near.sum() >= (3 if name in ROUTED else 4)  # a token may change its expert within the step
+    assert near.sum() >= (3 if name in BENT else 4)  # a token may change its expert, or cross a ReLU, within the step
 
 
 def test_mistakes_are_named() -> None:

@@ -528,7 +528,7 @@ class TestEveryAtlas:
         ):
             text = report_html(atlas)
             assert words in text
-            assert text.count('<section id="') == 10
+            assert text.count('<section id="') == 12
             told = re.findall(r'<p class="sentence">(.*?)</p>', text)
             assert len(told) == 3
             assert min(map(len, told)) > 30

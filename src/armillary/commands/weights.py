@@ -59,10 +59,7 @@ def weights(
     **options: Any,
 ) -> None:
     """Compute the spectra of every head and matrix from the weights, a layer at a time, without loading the model."""
-    import json
-
     from armillary.scanning.weights import weigh
-    from armillary.terminal import tables
     from armillary.terminal.progress import shown_progress
 
     with shown_progress("reading weights") as progress:
@@ -78,6 +75,20 @@ def weights(
             progress=progress,
             **options,
         )
+    _print(atlas, matrices, as_json)
+    if html is not None:
+        from armillary.figures import write_page
+
+        write_page(html, f"The weights of {title(model)}", _weight_figures(atlas, matrices))
+    typer.echo(f"{out}: see  armillary heads {out} --columns all" + (f"; {html}" if html else ""), err=as_json)
+
+
+def _print(atlas: "Atlas", matrices: bool, as_json: bool) -> None:
+    """The tables, on the terminal or as JSON."""
+    import json
+
+    from armillary.terminal import tables
+
     if as_json:
         parts = {"heads": atlas.heads, **({"matrices": atlas.matrices} if matrices else {})}
         parts |= {"weight_changes": atlas.weight_changes} if "against" in atlas.attrs else {}
@@ -93,11 +104,6 @@ def weights(
             tables.show(shown, title=f"Change from {since}: heads (qk, ov) and matrices", limit=CHANGES_SHOWN)
         for note in atlas.attrs["notes"]:
             typer.echo(note)
-    if html is not None:
-        from armillary.figures import write_page
-
-        write_page(html, f"The weights of {title(model)}", _weight_figures(atlas, matrices))
-    typer.echo(f"{out}: see  armillary heads {out} --columns all" + (f"; {html}" if html else ""), err=as_json)
 
 
 def _weight_figures(atlas: "Atlas", matrices: bool) -> "list[go.Figure]":

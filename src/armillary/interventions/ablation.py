@@ -31,7 +31,7 @@ Heads = Iterable[tuple[int, int]]
 class HeadMeans:
     """The mean output of every head at every position (attention times v, before W_o), layer by layer."""
 
-    layers: tuple[Float[Tensor, "position head ev"], ...]
+    layers: tuple[Float[Tensor, "position _ _"], ...]
 
     def at(self, layer: int, length: int) -> Float[Tensor, "position head ev"]:
         """The means of a layer at the first `length` positions."""

@@ -88,6 +88,7 @@ def matrix_columns(atlas: "Atlas") -> pd.DataFrame:
 def require_powerlaw() -> Any:
     """The package powerlaw; raises if it is not installed."""
     try:
+        # for start-up: it imports matplotlib, and is an extra
         import powerlaw
     except ImportError as error:
         raise ArmillaryError(

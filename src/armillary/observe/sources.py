@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from armillary.anatomy.description import Anatomy
 from armillary.anatomy.sources import OTHERS, SIDES, places, source_names
 from armillary.errors import ArmillaryError
+from armillary.machine.float64 import WITHOUT
 from armillary.observe.reading import Reading, reading
 from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView
@@ -30,6 +31,11 @@ class Sources:
     """
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, skip: int) -> None:
+        device = next(model.parameters()).device.type
+        if device in WITHOUT:
+            raise ArmillaryError(
+                f"sources are split in float64, which the device {device!r} does not have", advice="scan on the CPU"
+            )
         self.model, self.anatomy, self.skip = model, anatomy, skip
         self.stream = Stream(model, anatomy)
         self.names = source_names(anatomy)

@@ -30,10 +30,11 @@ def scan_settings(**given: Any) -> ScanSettings:
 
 
 def named_streams(names: Iterable[str] | None) -> tuple[str, ...]:
-    """The streams with these names, 'default' standing for those of a scan that names none; each once."""
+    """The streams with these names, 'default' standing for those of a scan that names none."""
     given = ("default",) if names is None else tuple(names)
-    expanded = [name for part in given for name in (DEFAULT_STREAMS if part == "default" else (part,))]
-    return tuple(dict.fromkeys(expanded))
+    if "default" not in given:
+        return given
+    return (*DEFAULT_STREAMS, *(name for name in given if name not in ("default", *DEFAULT_STREAMS)))
 
 
 def wanted_of(settings: ScanSettings) -> Wanted:

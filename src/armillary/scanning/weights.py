@@ -83,9 +83,8 @@ def weigh(
         refuse_other_shape(anatomy, base.describe())
     kind: Against | None = "random" if _is_random(against) else None if base is None or delta else "model"
     settings: dict[str, Any] = {"streams": [], "matrices": matrices, "against": kind, "seed": seed}
-    settings |= {"delta": True} if delta else {}
-    settings |= {} if vocabulary else {"vocabulary": False}
-    settings |= {"power_law": True} if power_law else {}
+    asked = (("delta", delta, False), ("vocabulary", vocabulary, True), ("power_law", power_law, False))
+    settings |= {name: value for name, value, usual in asked if value != usual}
     description = {
         "model": {"name": _name(source), **files.identity(), **files.record(), "family": anatomy.family},
         "corpus": {"name": "none: weights alone"},
@@ -96,14 +95,8 @@ def weigh(
     place = temporary_folder() if out is None else Path(out)
     with ScanFolder(place) as folder:
         if not folder.begin(description, resume=chosen["resume"], overwrite=chosen["overwrite"]):
-            with opened(chosen["engine"], chosen["workers"], chosen["threads"], chosen["address"]) as engine:
-                engine.start(
-                    WeighJob(files, base, matrices, kind == "random", seed, power_law, vocabulary and not delta)
-                )
-                layers = _Layers(folder, len(anatomy.layers))
-                progress = chosen["progress"] or Progress()
-                progress.begin("reading weights", len(layers), "layers")
-                drive(engine, layers, progress, len(layers))
+            job = WeighJob(files, base, matrices, kind == "random", seed, power_law, vocabulary and not delta)
+            _read_layers(job, folder, len(anatomy.layers), chosen)
             _refuse_changed(folder, description["model"], files.identity())
             if base is not None:
                 _refuse_changed(folder, description["against"], base.identity())
@@ -113,6 +106,15 @@ def weigh(
                 shutil.rmtree(folder.work / "atlas.zarr", ignore_errors=True)
                 raise ArmillaryError(write_problem(folder.atlas, error)) from error
     return open_atlas(place)
+
+
+def _read_layers(job: "WeighJob", folder: ScanFolder, count: int, options: WeighOptions) -> None:
+    """Let the workers compute what is missing of every layer, into the folder."""
+    with opened(options["engine"], options["workers"], options["threads"], options["address"]) as engine:
+        engine.start(job)
+        layers, progress = _Layers(folder, count), options["progress"] or Progress()
+        progress.begin("reading weights", len(layers), "layers")
+        drive(engine, layers, progress, len(layers))
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def strongest(pairs: Float[np.ndarray, "two distinct distinct"], most: int) -> t
         order = np.argsort(-gain, kind="stable")[: most + 1]
         order = order[gain[order] > 0]
         return order[:most], float(gain[order[most]]) if len(order) > most else 0.0
-    # for start-up, as above
+    # for start-up: it imports numba, which may be missing
     from armillary.streams import compiled_looks
 
     places, gains = np.zeros(most, np.int64), np.zeros(most + 1)

@@ -24,7 +24,7 @@ from armillary.observe.tap import Tap
 from armillary.observe.view import AttentionView
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.similarity import OutputRank, TokenSimilarity
-from armillary.streams.stream import Stream
+from armillary.streams.stream import State, Stream
 from armillary.training.timeline import TimelineWriter
 
 # Imports inside functions: transformers takes seconds to import, and a monitor runs without it.
@@ -107,6 +107,7 @@ def snapshot(model: nn.Module, tokens: Int[Tensor, "..."], step: int = 0, skip: 
         "entropy": statistics["entropy"].cpu().numpy(),
         "entropy_norm": statistics["entropy_norm"].cpu().numpy(),
         "largest_logit": torch.stack([largest[layer] for layer in sorted(largest)]).cpu().double().numpy(),
+        "steady": torch.stack([_steady(state) for _, state in sorted(attention.states.items())]).cpu().double().numpy(),
         "rho": np.nanmean(statistics["rho"].cpu().numpy(), axis=-1),
         "rank_one_distance": output.finish()["rank_one_distance"].cpu().numpy(),
     }
@@ -135,6 +136,11 @@ def _spectra(model: nn.Module) -> dict[str, Float[np.ndarray, "layer head"]]:
     }
 
 
+def _steady(state: State) -> Float[Tensor, "head"]:
+    """The largest mean attention to any one distance."""
+    return AttentionStatistics.attention_by_lag(state).amax(-1)
+
+
 def _largest_logit(view: AttentionView) -> Float[Tensor, "head"]:
     """The largest distance of a visible logit from the mean of its row."""
     logits, visible = view.logits(), view.visible()
@@ -144,7 +150,8 @@ def _largest_logit(view: AttentionView) -> Float[Tensor, "head"]:
 
 def collapses(measured: Snapshot) -> Iterator[str]:
     """Warnings: heads that attend to one key only, layers whose tokens are all nearly equal."""
-    stuck = (measured.heads["entropy_norm"] < ONE_HOT) & (measured.heads["largest_logit"] > SATURATED)
+    sharp = (measured.heads["entropy_norm"] < ONE_HOT) & (measured.heads["largest_logit"] > SATURATED)
+    stuck = sharp & ~(measured.heads["steady"] > 0.5)  # a previous-token head is one-hot, and at work
     if stuck.any():
         names = ", ".join(f"{layer}.{head}" for layer, head in np.argwhere(stuck)[:12])
         more = f" and {int(stuck.sum()) - 12} more" if stuck.sum() > 12 else ""

@@ -34,7 +34,7 @@ from armillary.training.checkpoints import Keeper, save_model
 from armillary.training.config import RunConfig, from_dict
 from armillary.training.data import HELD_OUT_WINDOWS, Text, read_text
 from armillary.training.loop import Part, last_checkpoint, mean_loss, train
-from armillary.training.models import build, source_model
+from armillary.training.models import build, refuse_too_large, source_model
 from armillary.training.monitor import Monitor
 from armillary.training.run_files import read_log, read_result, read_settings, read_start
 
@@ -77,6 +77,10 @@ def _train(
     config: RunConfig, folder: Path, on_step: OnStep | None, progress: Progress, options: ModelOptions
 ) -> dict[str, Any]:
     """Train in the folder, which the caller has locked."""
+    if config.model.from_ is None:
+        refuse_too_large(
+            config, vocabulary=0
+        )  # before anything is written; with the vocabulary when the model is built
     text = read_text(config, options, folder / "work")
     model, penalty = build(config, text, options)
     keeper = Keeper(model, text.tokenizer, config.checkpoints, config.training.steps, folder)
