@@ -8,7 +8,6 @@ needed on the user's machine. `python bench/kernels.py`; it needs gcc and ninja 
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -172,4 +171,4 @@ def main() -> None:
 if __name__ == "__main__":
     import kernels
 
-    sys.exit(kernels.main())
+    kernels.main()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from armillary.atlas.check import check
     from armillary.atlas.columns import columns
     from armillary.atlas.compare import compare
+    from armillary.atlas.timelines.timeline import Timeline, open_timeline
     from armillary.errors import ArmillaryError
     from armillary.machine.limits import no_limits
     from armillary.observe.rebuild import rebuilt_logits
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from armillary.observe.view import AttentionView
     from armillary.scanning.merging import merge
     from armillary.scanning.scan import scan, scan_part
+    from armillary.scanning.timeline import timeline
     from armillary.scanning.weights import weigh
     from armillary.training.bundled import bundled
 
@@ -42,6 +44,8 @@ _HOMES = {
     "check": "armillary.atlas.check",
     "columns": "armillary.atlas.columns",
     "compare": "armillary.atlas.compare",
+    "Timeline": "armillary.atlas.timelines.timeline",
+    "open_timeline": "armillary.atlas.timelines.timeline",
     "convert": "armillary.anatomy.convert",
     "ArmillaryError": "armillary.errors",
     "no_limits": "armillary.machine.limits",
@@ -49,6 +53,7 @@ _HOMES = {
     "merge": "armillary.scanning.merging",
     "scan": "armillary.scanning.scan",
     "scan_part": "armillary.scanning.scan",
+    "timeline": "armillary.scanning.timeline",
     "Tap": "armillary.observe.tap",
     "bundled": "armillary.training.bundled",
     "verify": "armillary.observe.verification",
@@ -64,6 +69,7 @@ __all__ = [
     "AttentionView",
     "Projection",
     "Tap",
+    "Timeline",
     "bundled",
     "check",
     "columns",
@@ -76,10 +82,12 @@ __all__ = [
     "merge",
     "no_limits",
     "open_atlas",
+    "open_timeline",
     "rebuilt_logits",
     "register",
     "scan",
     "scan_part",
+    "timeline",
     "verify",
     "weigh",
 ]

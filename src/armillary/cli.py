@@ -27,6 +27,7 @@ from armillary.commands import (
     rope,
     scan,
     theory,
+    timeline,
     train,
     view,
     weights,
@@ -104,6 +105,7 @@ PANELS = {
         rope.rope,
         train.train,
         train.runs,
+        timeline.timeline,
     ),
     "The papers": (theory.theory,),
 }
@@ -150,7 +152,10 @@ def main() -> None:
         if code == TERMINATED:  # a second signal must not interrupt the cleanup
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if code in (130, TERMINATED):  # Ctrl-C sends the first
-        _tell("stopped; finished work is saved: continue a scan with --resume, a training run by starting it again")
+        kept = (
+            "finished work is saved: continue a scan with --resume, a training run or a timeline by starting it again"
+        )
+        _tell(f"stopped; {kept}")
     sys.exit(code)
 
 

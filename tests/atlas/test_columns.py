@@ -18,9 +18,11 @@ from typer.testing import CliRunner
 import armillary as arm
 from armillary.anatomy.samples import sample_model
 from armillary.atlas.atlas import Atlas
-from armillary.atlas.columns import TABLES, Column, contract, declared, definition, find, in_order, in_set
+from armillary.atlas.columns import TABLES, Column, Family, contract, declared, definition, find, in_order, in_set
 from armillary.atlas.columns.reference import reference_page
 from armillary.atlas.compare import compare
+from armillary.atlas.series import series_changes, series_labels, series_layers
+from armillary.atlas.timelines.store import write_timeline
 from armillary.atlas.verdicts import keep_verdicts
 from armillary.cli import app
 from armillary.lenses import (
@@ -42,6 +44,7 @@ from armillary.probe.observed import observed_heads
 from armillary.report.sentences import changed_labels
 from conftest import FAMILY_TOKENS, Atlases
 from program import complaint
+from timelines import ABOUT, story, story_rows
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 runner = CliRunner()
@@ -152,7 +155,25 @@ def filled_elsewhere(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
         table = observed_heads(bart, part=part, input_ids=ids, decoder_input_ids=ids[:, :5])
         yield "observed", "armillary.probe.observed", table
     vit = sample_model("vit")
-    yield "observed", "armillary.probe.observed", observed_heads(vit, **some_images(vit, arm.describe(vit)))
+    images: dict[str, Any] = some_images(vit, arm.describe(vit))
+    yield "observed", "armillary.probe.observed", observed_heads(vit, **images)
+    for name, make in (("series", series_changes), ("series_labels", series_labels), ("series_layers", series_layers)):
+        yield name, "armillary.atlas.series", make([atlas, other, atlas])
+    yield from filled_by_timelines(place)
+
+
+def filled_by_timelines(place: Path) -> Iterable[tuple[str, str, pd.DataFrame]]:
+    """The tables of timelines, and of two compared."""
+    rows = [row.under(same_as="earlier", logged_loss=1.0, held_out_loss=2.0) for row in story_rows()]
+    timelines = [story(place / "first"), story(place / "second", later=1)]
+    write_timeline(place / "first", rows, ABOUT)
+    yield "checkpoints", "armillary.atlas.timelines.timeline", arm.open_timeline(place / "first").checkpoints
+    yield "births", "armillary.atlas.timelines.births", timelines[0].births
+    yield "steps", "armillary.atlas.timelines.births", timelines[0].changes()
+    compared = arm.compare(*timelines)
+    yield "first_births", "armillary.atlas.timelines.compare", compared.first_births
+    yield "births_compared", "armillary.atlas.timelines.compare", compared.births
+    yield "curves_compared", "armillary.atlas.timelines.compare", compared.curves
 
 
 @pytest.fixture(scope="module")
@@ -173,14 +194,16 @@ def test_what_a_lens_returns_is_declared_with_that_lens(returned: list[tuple[str
             assert f"armillary.{column.lens}" == lens, f"{table}.{name}"
 
 
+def template_name(table: str, name: str) -> str:
+    """The name of a column, or of the family that it belongs to: mi_2 is one of mi_K."""
+    families = (family for family in TABLES[table].columns if isinstance(family, Family))
+    return next((family.template.name for family in families if family.column(name)), name)
+
+
 def test_what_is_declared_is_filled_by_its_lens(returned: list[tuple[str, str, pd.DataFrame]]) -> None:
     filled: Filled = defaultdict(set)
     for table, lens, frame in returned:
-        filled[table, lens] |= {
-            column.name if (column := definition(table, name)) in declared(table) else "mi_K"
-            for name in frame.columns
-            if frame[name].notna().any()
-        }
+        filled[table, lens] |= {template_name(table, name) for name in frame.columns if frame[name].notna().any()}
     empty = [
         f"{column.table}.{column.name}"
         for column in ALL

@@ -19,7 +19,7 @@ from program import complaint, run
 
 LOADS = {
     *("scan", "demo", "merge", "map", "observe", "inspect", "doctor", "show", "view", "verify-heads", "frequencies"),
-    *("intervene", "rope", "train", "experiment run"),
+    *("intervene", "rope", "train", "timeline", "experiment run"),
 }
 """Commands that load a model (train builds one), from a folder, a hub id, or for an atlas."""
 READS = {"weights", "convert"}

@@ -19,7 +19,7 @@ from armillary.progress import Progress
 from armillary.scanning.folder import Shard, parse_part, plan
 from armillary.text.sequences import read_sequences
 from armillary.training.config import from_dict
-from armillary.training.run import refuse_too_large
+from armillary.training.models import refuse_too_large
 from program import complaint
 
 LIFT = "`armillary --no-limits ...` tries it nonetheless"

@@ -711,7 +711,7 @@ class TestCommand:
         for arguments, words in (
             ([weighed.path.parent, small], "only models of one shape can be compared"),
             ([tmp_path / "nothing"], "there is no folder"),
-            ([llama.path.parent] * 3, "report takes one, or two to compare"),
+            ([weighed.path.parent, weighed.path.parent, small], "only models of one shape can be compared"),
         ):
             monkeypatch.setattr("sys.argv", ["armillary", "report", *map(str, arguments)])
             with pytest.raises(SystemExit) as ended:

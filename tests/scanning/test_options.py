@@ -8,7 +8,7 @@ import torch
 import armillary as arm
 from armillary.anatomy.options import ModelOptions, parameters
 from armillary.anatomy.samples import sample_model
-from armillary.scanning.options import MergeOptions, ScanOptions, WeighOptions
+from armillary.scanning.options import MergeOptions, ScanOptions, TimelineOptions, WeighOptions
 
 TOKENS = torch.randint(5, 99, (4, 16), generator=torch.Generator().manual_seed(3))
 
@@ -17,6 +17,7 @@ TOKENS = torch.randint(5, 99, (4, 16), generator=torch.Generator().manual_seed(3
     ("function", "declared"),
     [
         *((arm.scan, ScanOptions), (arm.scan_part, ScanOptions), (arm.merge, MergeOptions)),
+        (arm.timeline, TimelineOptions),
         *((arm.weigh, WeighOptions), (arm.load, ModelOptions)),
     ],
 )

@@ -14,6 +14,7 @@ from armillary.anatomy.loading import load_tokenizer
 from armillary.anatomy.samples import sample_model
 from armillary.training.loop import Part, TrainSettings, train
 from armillary.training.monitor import Monitor, callback, snapshot, tensorboard
+from armillary.training.timeline import TimelineWriter
 from conftest import shared
 
 PATTERN = np.random.default_rng(0)
@@ -189,3 +190,34 @@ def test_a_family_without_an_adapter_is_monitored_without_spectra() -> None:
     measured = snapshot(model, PROBE)
     assert "eigen_scale" not in measured.heads
     assert np.isfinite(measured.heads["entropy"]).all()
+
+
+def test_a_timeline_while_training_is_that_of_the_checkpoints(tmp_path: Path) -> None:
+    """The same bits as scans of saved checkpoints, and training is not changed by being looked at."""
+    tokens = torch.randint(5, 99, (4, 24), generator=torch.Generator().manual_seed(1))
+    settings: dict[str, Any] = dict(streams=("attention", "patterns"), shard=4)
+
+    def run(monitor_too: bool) -> Any:
+        torch.manual_seed(0)
+        model = sample_model("llama").train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        writer = TimelineWriter(tmp_path / "live", tokens, **settings)
+        monitor = Monitor(model, tokens, every=1, timeline=writer)
+        for step in range(3):
+            if monitor_too:
+                model.save_pretrained(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
+                monitor(step)
+            optimizer.zero_grad()
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+        return model
+
+    watched, alone = run(True), run(False)
+    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
+    live = arm.open_timeline(tmp_path / "live")
+    kept = arm.timeline(tmp_path / "run", corpus=tokens, **settings)
+    assert live.steps.tolist() == [0, 1, 2]
+    assert live.heads.identical(kept.heads)
+    assert live.births.equals(kept.births)
+    run(True)  # a run that begins again measures again
+    assert arm.open_timeline(tmp_path / "live").heads.identical(kept.heads)

@@ -128,6 +128,7 @@ def test_every_position_scheme_trains_loads_and_verifies(tmp_path: Path, family:
     turning = [g != 0 for g in where.frequencies] if isinstance(where, Rotary) else None
     expected = {
         "rope": [True] * 4,
+        "random": [True] * 4,
         "p-rope": [True, True, False, False],
         "reversed": [False, False, True, True],
         "partial": [True, True, False, False],

@@ -285,7 +285,7 @@ UNDERSTOOD = frozenset(
     [
         # read by every adapter, or visible in the weights
         *("num_attention_heads", "num_key_value_heads", "attention_bias", "rope_parameters", "rope_scaling"),
-        *("rope_theta", "d_kv", "armillary_rotary"),
+        *("rope_theta", "d_kv", "armillary_rotary", "armillary_alibi"),
         # how it is computed, not what: the tap records the result
         *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "deterministic_flash_attn"),
         *("_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention_2"),

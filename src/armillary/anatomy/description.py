@@ -22,7 +22,8 @@ class Rotary:
     """Pair f of the `width` channels of q and k from `start` on is rotated by `frequencies[f]` radians per token.
 
     layout 'half' pairs channel i with i + width/2, 'interleaved' pairs 2i with 2i + 1. cos and sin are multiplied
-    by `factor` (1 unless a scaling such as yarn sets it).
+    by `factor` (1 unless a scaling such as yarn sets it). Token t is at position t, or at places[t] if there are
+    `places` (a model with random positions).
     """
 
     frequencies: tuple[float, ...]
@@ -32,6 +33,7 @@ class Rotary:
     factor: float = 1.0
     parameters: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     start: int = 0
+    places: tuple[int, ...] = ()
 
     @property
     def channels(self) -> slice:

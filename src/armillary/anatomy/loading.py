@@ -17,7 +17,7 @@ from armillary.anatomy.lora import merge_adapter
 from armillary.anatomy.opening import open_tensors
 from armillary.anatomy.options import ModelOptions, complete, keywords, of, parameters
 from armillary.anatomy.registry import adapter_for
-from armillary.anatomy.rotary_buffers import apply
+from armillary.anatomy.restoring import restore_schemes
 from armillary.anatomy.source import describe, load_config_of, of_files
 from armillary.anatomy.tokenizer_flags import honor_config, honor_gguf
 from armillary.anatomy.versions import attention_options
@@ -120,8 +120,7 @@ def _in_place(source: str | Path, chosen: ModelOptions, options: dict[str, Any])
     model, info = _loaded(source, config, {"trust_remote_code": trusted, **attention_options(config), **options})
     refuse_incomplete(source, model, info)
     model.eval()
-    if getattr(config, "armillary_rotary", None):
-        apply(model, config.armillary_rotary)
+    restore_schemes(model, source)
     return model
 
 

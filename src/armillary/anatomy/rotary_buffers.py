@@ -29,7 +29,7 @@ FOLLOWING = (FREQUENCIES, "max_seq_len_cached", "attention_scaling")
 def apply(model: nn.Module, change: dict[str, Any]) -> None:
     """Change the frequencies permanently, for a model that is trained with them (config.armillary_rotary)."""
     config = copy.deepcopy(transformer_of(model).config)
-    config.armillary_rotary = None
+    config.armillary_rotary = config.armillary_alibi = None  # as transformers built it
     for place in rotary_buffers(model, describe(config)):
         if place.rotary.follows_length:
             raise ArmillaryError(

@@ -12,8 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from armillary.anatomy.adapter import Adapter
 from armillary.anatomy.checkpoint import expanded, has_weights, load_config
-from armillary.anatomy.description import Anatomy, Layer, Rotary
-from armillary.anatomy.frequencies import changed_rotary
+from armillary.anatomy.description import Anatomy, Layer
 from armillary.anatomy.gguf import gguf_file
 from armillary.anatomy.gguf_header import check_gguf
 from armillary.anatomy.hub import fetched
@@ -22,6 +21,7 @@ from armillary.anatomy.modes import evaluating
 from armillary.anatomy.opening import open_tensors
 from armillary.anatomy.quantized import decoded_parameter
 from armillary.anatomy.registry import adapter_for, adapter_of, described_part, known_families, known_parts
+from armillary.anatomy.schemes import as_trained
 from armillary.anatomy.sense import refuse_nonsense
 from armillary.anatomy.tensors import Tensors
 from armillary.anatomy.weights import LayerWeights
@@ -118,9 +118,7 @@ def _of_config(config: Any, part: str = "") -> Anatomy:
     if beyond:
         return replace(_unknown(config), missing=beyond)
     try:
-        anatomy = adapter.describe(config)
-        change = getattr(config, "armillary_rotary", None)
-        anatomy = anatomy if not change else _with_rotary(anatomy, change)
+        anatomy = as_trained(adapter.describe(config), config)
         refuse_nonsense(anatomy)
         return anatomy
     except ArmillaryError:
@@ -129,17 +127,6 @@ def _of_config(config: Any, part: str = "") -> Anatomy:
         raise ArmillaryError(
             f"the configuration of this {config.model_type} model is not valid ({type(error).__name__}: {error})"
         ) from error
-
-
-def _with_rotary(anatomy: Anatomy, change: dict[str, Any]) -> Anatomy:
-    """The anatomy of a model that was trained with other rotary frequencies (`armillary train`)."""
-    layers = (
-        replace(layer, position=changed_rotary(layer.position, **change))
-        if isinstance(layer.position, Rotary)
-        else layer
-        for layer in anatomy.layers
-    )
-    return replace(anatomy, layers=tuple(layers))
 
 
 def describe_own(model: nn.Module) -> Anatomy:

@@ -1,10 +1,11 @@
-"""Checks the files of an atlas, a part of a scan or an unfinished scan against their checksums."""
+"""Checks the files of an atlas, a timeline, a part of a scan or an unfinished scan against their checksums."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from armillary.atlas.atlas import open_atlas
 from armillary.atlas.manifest import PLACE, array_of, names_in, read_manifest
+from armillary.atlas.timelines.timeline import store_in
 from armillary.errors import ArmillaryError
 from armillary.files.atomic import checksum_path, read_checked
 
@@ -31,12 +32,15 @@ class Check:
 
 
 def check(path: str | Path) -> Check:
-    """Compare every file of an atlas, of an unfinished scan or of a part of one with its checksum."""
+    """Compare every file of an atlas, of a timeline, of an unfinished scan or of a part of one with its checksum."""
     folder = Path(path)
     if not folder.is_dir():
         raise ArmillaryError(
             f"there is no folder {path}", advice="check takes what `armillary scan` or `weights` wrote"
         )
+    timeline = store_in(folder)
+    if timeline is not None:
+        return replace(_check_atlas(timeline, timeline), kind="timeline")
     for store in (folder, folder / "atlas.zarr"):
         if (store / "zarr.json").is_file() or (store / PLACE).is_file():
             return _check_atlas(folder, store)

@@ -1,13 +1,15 @@
-"""Compares two atlases: what changed, per head and per layer, the largest changes first."""
+"""Compares two atlases (or two timelines): what changed, per head and per layer, the largest changes first."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import pandas as pd
 
 from armillary.atlas.columns import is_measure
 from armillary.atlas.differences import differences
+from armillary.atlas.timelines.compare import TimelineComparison, compare_timelines
+from armillary.atlas.timelines.timeline import Timeline
 from armillary.errors import ArmillaryError
 
 if TYPE_CHECKING:
@@ -27,8 +29,20 @@ class Comparison:
     scans: list[str]
 
 
-def compare(a: "Atlas", b: "Atlas") -> Comparison:
-    """What changed from a to b. The two must have the same layers and heads."""
+@overload
+def compare(a: "Atlas", b: "Atlas") -> Comparison: ...
+@overload
+def compare(a: Timeline, b: Timeline) -> TimelineComparison: ...
+def compare(a: "Atlas | Timeline", b: "Atlas | Timeline") -> Comparison | TimelineComparison:
+    """What changed from a to b, two atlases with the same layers and heads, or how two timelines differ."""
+    if isinstance(a, Timeline) and isinstance(b, Timeline):
+        return compare_timelines(a, b)
+    if isinstance(a, Timeline) or isinstance(b, Timeline):
+        raise ArmillaryError("a timeline and an atlas cannot be compared", advice="give two of one kind")
+    return _compare_atlases(a, b)
+
+
+def _compare_atlases(a: "Atlas", b: "Atlas") -> Comparison:
     for name, index in (("layers", ["layer"]), ("heads", ["layer", "head"])):
         left, right = getattr(a, name)[index], getattr(b, name)[index]
         if not left.equals(right):

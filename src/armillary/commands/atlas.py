@@ -85,19 +85,26 @@ def show(
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(help="Two or more folders that `armillary scan` wrote.", metavar="A B ...")
+        list[Path],
+        typer.Argument(help="Two or more folders that `armillary scan` wrote, or two timelines.", metavar="A B ..."),
     ],
     rows: Rows = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Print layer means of every measure of two or more atlases; for two, also the heads and layers that changed."""
+    """Print layer means of every measure of two or more atlases; for two, also the heads and layers that changed.
+
+    Of two timelines: first births by label, births head by head, and where curves differ most.
+    """
     from armillary.atlas.atlas import open_atlas
     from armillary.atlas.compare import compare as run_comparison
     from armillary.atlas.compare import side_by_side
+    from armillary.atlas.timelines.timeline import store_in
     from armillary.terminal import tables
 
     if len(folders) < 2:
         raise ArmillaryError("compare needs two folders or more")
+    if any(store_in(folder) is not None for folder in folders):
+        return _compare_timelines(folders, rows, as_json)
     atlases = [open_atlas(folder) for folder in folders]
     means = side_by_side(atlases)
     changes = run_comparison(*atlases) if len(atlases) == 2 else None
@@ -106,14 +113,34 @@ def compare(
         if changes is not None:
             changed = {"heads": changes.heads, "layers": changes.layers}
             parts |= {name: json.loads(tables.as_json(table)) for name, table in changed.items()}
-        print_json({"scans": changes.scans if changes else [], **parts})
-        return
+        return print_json({"scans": changes.scans if changes else [], **parts})
     for line in changes.scans if changes else []:
         typer.echo(line)
     tables.show(means, title="Side by side, means over layers")
     if changes is not None:
         tables.show(changes.heads, title="Heads, largest changes first", limit=rows)
         tables.show(changes.layers, title="Layers, largest changes first", limit=rows)
+    return None
+
+
+def _compare_timelines(folders: list[Path], rows: int, as_json: bool) -> None:
+    from armillary.atlas.compare import compare as run_comparison
+    from armillary.atlas.timelines.timeline import open_timeline
+    from armillary.terminal import tables
+
+    if len(folders) > 2:
+        raise ArmillaryError(f"{len(folders)} timelines were given: compare takes two")
+    compared = run_comparison(*(open_timeline(folder) for folder in folders))
+    frames = {"first_births": compared.first_births, "births": compared.births, "curves": compared.curves}
+    if as_json:
+        parts = {name: json.loads(tables.as_json(frame)) for name, frame in frames.items()}
+        return print_json({"scans": compared.scans, **parts})
+    for line in compared.scans:
+        typer.echo(line)
+    tables.show(compared.first_births, title="First births by label")
+    tables.show(compared.births, title="Births, head by head", limit=rows)
+    tables.show(compared.curves, title="Curves, largest differences first", limit=rows)
+    return None
 
 
 def _print_table(

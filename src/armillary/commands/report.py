@@ -1,4 +1,4 @@
-"""Write the HTML report of an atlas, or of two compared: report."""
+"""Write the HTML report of an atlas, or of several compared: report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from armillary.commands.options import output_file
-from armillary.errors import ArmillaryError
 
 # Imports inside functions: the program starts without what this command alone needs.
 
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="A folder that `armillary scan` wrote, or two to compare.", metavar="DIR [DIR]")
+        list[Path],
+        typer.Argument(help="A folder that `armillary scan` wrote, or several to compare.", metavar="DIR [DIR ...]"),
     ],
     out: Annotated[
         Path | None,
@@ -21,12 +21,10 @@ def report(
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write a self-contained HTML report of what every head does, or of what changed between two atlases."""
+    """Write a self-contained HTML report of what every head does, or of what changed between several."""
     from armillary.report import write_report
 
-    if len(folders) > 2:
-        raise ArmillaryError(f"{len(folders)} folders were given: report takes one, or two to compare")
-    path = write_report(folders[0], folders[1] if len(folders) == 2 else None, out=out)
+    path = write_report(*folders, out=out)
     typer.echo(f"The report is in {path}")
     if open_it:
         typer.launch(path.resolve().as_uri())

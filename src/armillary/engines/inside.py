@@ -20,7 +20,9 @@ class Inside:
 
     def start(self, job: Job) -> Any:
         if self._bench is None or self._job != job:
-            self._job, self._bench = job, job.open(0, 1)
+            self._job = self._bench = None  # two models need not fit into memory
+            self._bench = job.open(0, 1)
+            self._job = job
         return self._bench.facts
 
     @property

@@ -5,6 +5,7 @@ The estimates are lower bounds (arrays only, without what libraries add), so tha
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,8 +53,20 @@ def refuse_beyond_memory(needed: float, what: str, instead: str) -> None:
     free = free_memory()
     if needed > free and not lifted():
         raise ArmillaryError(
-            f"{what} would need about {_bytes(needed)} of memory, and {_bytes(free)} are free here: {instead} "
-            "(`no_limits=True` tries it nonetheless)"
+            f"{what} would need about {readable_bytes(needed)} of memory, and {readable_bytes(free)} are free here: "
+            f"{instead} (`no_limits=True` tries it nonetheless)"
+        )
+
+
+def refuse_beyond_disk(needed: float, place: Path, what: str, instead: str) -> None:
+    """Raise if `needed` bytes are more than what is free on the disk of a folder, which need not exist yet."""
+    place = place.absolute()
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    free = float(shutil.disk_usage(existing).free)
+    if needed > free and not lifted():
+        raise ArmillaryError(
+            f"{what} would need about {readable_bytes(needed)} of disk, and {readable_bytes(free)} are free in "
+            f"{existing}: {instead} (`no_limits=True` tries it nonetheless)"
         )
 
 
@@ -90,7 +103,8 @@ def attention_seconds(layer_heads: int, width: int, texts: int, length: int) -> 
     return 4.0 * layer_heads * width * texts * length**2 / OPERATIONS
 
 
-def _bytes(count: float) -> str:
+def readable_bytes(count: float) -> str:
+    """A number of bytes in words: 3.4 MB."""
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:,.0f} {unit}" if count >= 10 * size else f"{count / size:.1f} {unit}"

@@ -157,7 +157,12 @@ def turned(
         return rotate_in_grid(layer.position, q)
     if not isinstance(layer.position, Rotary):
         return q
-    return rotate(layer.position.at(int(positions.max()) + 1), q, positions)
+    return rotate(layer.position.at(int(positions.max()) + 1), q, placed(layer.position, positions))
+
+
+def placed(rotary: Rotary, tokens: Int[Tensor, "*texts token"]) -> Int[Tensor, "*texts token"]:
+    """The positions of these tokens, counted from 0: themselves, unless the model has random positions."""
+    return torch.tensor(rotary.places, device=tokens.device)[tokens] if rotary.places else tokens
 
 
 def rotate_in_grid(scheme: GridRotary, q: Float[Tensor, "batch head token e"]) -> Float[Tensor, "batch head token e"]:

@@ -5,6 +5,7 @@ import { goTo } from "./popover.js";
 import { Grid } from "./table.js";
 import { openHead, openRow, prepare } from "./dossier.js";
 import { headMap } from "./map.js";
+import { throughTime } from "./timeline.js";
 
 const grids = [...document.querySelectorAll("[data-table]")].map(
   (place) =>
@@ -16,6 +17,7 @@ const grids = [...document.querySelectorAll("[data-table]")].map(
 onHead((row) => openRow(row, grids.find((grid) => grid.name === "heads")?.rows));
 prepare();
 headMap();
+throughTime();
 watch();
 window.addEventListener("beforeprint", () => {
   document.getElementById("dossier").close();

@@ -19,7 +19,17 @@ from armillary.atlas.columns import TABLES, definition, in_order
 from armillary.figures.policy import content_policy, embedded
 from armillary.report.dossiers import plain
 
-SCRIPTS = ("format.js", "plots.js", "filter.js", "popover.js", "table.js", "dossier.js", "map.js", "main.js")
+SCRIPTS = (
+    "format.js",
+    "plots.js",
+    "filter.js",
+    "popover.js",
+    "table.js",
+    "dossier.js",
+    "map.js",
+    "timeline.js",
+    "main.js",
+)
 """The page's modules, each after those that it imports."""
 
 
@@ -66,7 +76,16 @@ class HeadMap:
     caption: str
 
 
-Block = Words | Picture | Grid | Pairs | HeadMap
+@dataclass(frozen=True)
+class TimeSlider:
+    """A slider over checkpoints: the map of heads, the loss with births, and the curves of a chosen column."""
+
+    columns: Sequence[str]
+    unit: str
+    steps: Sequence[str]
+
+
+Block = Words | Picture | Grid | Pairs | HeadMap | TimeSlider
 
 
 @dataclass(frozen=True)
@@ -119,8 +138,12 @@ def render(page: Page) -> str:
         "plotly": scripts[0],
         "script": scripts[1],
     }
-    # in one pass, so that a name in the atlas that looks like a slot is not replaced
-    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], asset("report.html"))
+    return _filled("report.html", parts)
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    """A template with its slots filled, in one pass: a name in the atlas that looks like a slot is not replaced."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], asset(template))
 
 
 @cache
@@ -168,6 +191,8 @@ def _section(section: Section, figures: dict[str, Any], tables: dict[str, Any]) 
                 '<select id="map-measure"></select></label></div><div class="plot" id="map" role="group" '
                 f'aria-label="{escape(block.caption)}"></div><figcaption>{escape(block.caption)}</figcaption></figure>'
             )
+        elif isinstance(block, TimeSlider):
+            parts.append(_time_slider(block))
         else:
             rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in block.rows.items())
             parts.append(f'<dl class="pairs">{rows}</dl>')
@@ -184,6 +209,17 @@ def _picture(picture: Picture, name: str, figures: dict[str, Any], *, titled: bo
         f'<figure><div class="plot" role="group" aria-label="{caption}" data-figure="{name}" '
         f'style="min-height:{height}px"></div><figcaption>{heading}{caption}</figcaption></figure>'
     )
+
+
+def _time_slider(block: TimeSlider) -> str:
+    """The controls and the places of the figures, which timeline.js fills."""
+    shown = (f'<option value="{escape(name)}">{escape(name.replace("_", " "))}</option>' for name in block.columns)
+    slots = {
+        "last": str(len(block.steps) - 1),
+        "now": escape(f"{block.unit} {block.steps[-1]}"),
+        "options": "".join(shown),
+    }
+    return _filled("timeline.html", slots)
 
 
 def _grid(grid: Grid, tables: dict[str, Any]) -> str:

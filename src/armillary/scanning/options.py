@@ -40,16 +40,21 @@ class ScanSettings(TypedDict, total=False):
     second_pass: Annotated[int, Parameter(16, "Sequences that run again for constituents and patterns.", 1)]
 
 
-class WorkOptions(TypedDict, total=False):
-    """Where the work runs, what happens to earlier work in the folder, and how progress is shown."""
+class EngineOptions(TypedDict, total=False):
+    """Where the work runs, and how progress is shown."""
 
-    resume: Annotated[bool, Parameter(False, "Continue an interrupted run.")]
     overwrite: Annotated[bool, Parameter(False, "Replace the contents of the folder.")]
     engine: Annotated["str | Engine", Parameter("local", "Where the work runs: local processes, or a ray cluster.")]
     workers: Annotated[int, Parameter(1, "Number of processes that share the work; each loads the model.", 1)]
     threads: Annotated[int | None, Parameter(None, "Threads per worker (with several workers: 1).", 1)]
     address: Annotated[str | None, Parameter(None, "The Ray cluster, as in 10.0.0.1:6379 or auto.")]
     progress: Annotated[Progress | None, Parameter(None)]
+
+
+class WorkOptions(EngineOptions, total=False):
+    """The same of work that continues earlier work in the folder only if it is asked to."""
+
+    resume: Annotated[bool, Parameter(False, "Continue an interrupted run.")]
 
 
 class WeighOptions(SourceOptions, WorkOptions, total=False):
@@ -62,3 +67,7 @@ class MergeOptions(ModelOptions, WorkOptions, total=False):
 
 class ScanOptions(ScanSettings, ModelOptions, WorkOptions, total=False):
     """Keywords of `scan` and `scan_part`."""
+
+
+class TimelineOptions(ScanSettings, ModelOptions, EngineOptions, total=False):
+    """Keywords of `timeline`, which always continues earlier work."""

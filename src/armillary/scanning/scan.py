@@ -20,10 +20,17 @@ from armillary.progress import Progress
 from armillary.scanning.driver import Run
 from armillary.scanning.folder import parse_part, shard_size
 from armillary.scanning.job import Facts, ScanJob
-from armillary.scanning.options import ScanOptions, ScanSettings
+from armillary.scanning.options import ScanOptions, ScanSettings, TimelineOptions
 from armillary.scanning.settings import LENGTH, scan_settings, wanted_of
 from armillary.streams.resting import most_seen
-from armillary.text.sequences import Sequences, check_corpus, read_sequences, refuse_too_many, token_sequences
+from armillary.text.sequences import (
+    Sequences,
+    check_corpus,
+    read_sequences,
+    refuse_other_vocabulary,
+    refuse_too_many,
+    token_sequences,
+)
 
 Corpus = str | Path | Sequence[str | Path] | Tensor | np.ndarray
 
@@ -80,11 +87,26 @@ def scan_part(
     return Path(out)
 
 
+def scan_sequences(
+    model: nn.Module | str | Path, sequences: Sequences, corpus: Corpus, out: Path, tokenizer: Any, options: ScanOptions
+) -> Atlas:
+    """`scan` on text that is tokenized already, for scans of several models on the same text; `corpus` is its name."""
+    with _run(model, corpus, tokenizer, complete(options, ScanOptions, "scan"), sequences) as run:
+        run.into(out, resume=options.get("resume", False), overwrite=options.get("overwrite", False))
+        return open_atlas(out)
+
+
 @contextmanager
-def _run(model: nn.Module | str | Path, corpus: Corpus, tokenizer: Any, options: ScanOptions) -> Iterator[Run]:
+def _run(
+    model: nn.Module | str | Path,
+    corpus: Corpus,
+    tokenizer: Any,
+    options: ScanOptions,
+    tokenized: Sequences | None = None,
+) -> Iterator[Run]:
     """The scan, with its workers started; mistakes in settings or corpus raise an error before the model is loaded."""
-    before_loading = _settings(options, corpus, None)
-    if not isinstance(corpus, Tensor | np.ndarray):
+    before_loading = settings_for(options, corpus, None)
+    if tokenized is None and not isinstance(corpus, Tensor | np.ndarray):
         refuse_too_many(before_loading["sequences"], wanted_of(before_loading).length, corpus)
         check_corpus(corpus)
     job = ScanJob(model, ModelOptions(**of(ModelOptions, options)))  # type: ignore[typeddict-item]
@@ -92,16 +114,19 @@ def _run(model: nn.Module | str | Path, corpus: Corpus, tokenizer: Any, options:
         refuse_idle(job.options, ("trust_remote_code",), "the model is already loaded")
     with opened(options["engine"], options["workers"], options["threads"], options["address"]) as engine:
         facts = engine.start(job)
-        if tokenizer is None and isinstance(job.model, str | Path) and needs_tokenizer(corpus):
+        if tokenizer is None and tokenized is None and isinstance(job.model, str | Path) and needs_tokenizer(corpus):
             tokenizer = tokenizer_of(job.model, job.options)
-        settings = _settings(options, corpus, facts.anatomy.max_positions)
+        settings = settings_for(options, corpus, facts.anatomy.max_positions)
         length = wanted_of(settings).length
         if settings["shard"] is None:
             anatomy = facts.anatomy
             settings["shard"] = shard_size(facts.parameters, anatomy.d_model, len(anatomy.layers), length)
         facts.anatomy.check_length(length)
         _refuse_too_large(settings, facts.anatomy)
-        sequences = _with_token_names(_sequences(corpus, tokenizer, settings, facts), tokenizer, settings, facts)
+        if tokenized is not None:
+            refuse_other_vocabulary(tokenized.tokens, facts.anatomy.vocabulary)
+        read = tokenized or sequences_of(corpus, tokenizer, settings, facts.anatomy.vocabulary)
+        sequences = _with_token_names(read, tokenizer, settings, facts)
         progress = options["progress"] or Progress()
         yield Run(engine, facts, sequences, settings, model_name(job.model), corpus_name(corpus), progress)
 
@@ -129,7 +154,7 @@ def model_name(model: nn.Module | str | Path) -> str:
     return str(model)
 
 
-def _settings(options: ScanOptions, corpus: Corpus, max_positions: int | None) -> ScanSettings:
+def settings_for(options: ScanOptions | TimelineOptions, corpus: Corpus, max_positions: int | None) -> ScanSettings:
     """The settings among the options; the default length is 128 tokens, or fewer if the model has fewer positions."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in parameters(ScanSettings)}
     if isinstance(corpus, Tensor | np.ndarray) and corpus.ndim == 2:
@@ -150,15 +175,16 @@ def corpus_name(corpus: Corpus) -> str:
     return str(corpus) if isinstance(corpus, str | Path) else " + ".join(map(str, corpus))
 
 
-def _sequences(corpus: Corpus, tokenizer: Any, settings: ScanSettings, facts: Facts) -> Sequences:
+def sequences_of(corpus: Corpus, tokenizer: Any, settings: ScanSettings, vocabulary: int) -> Sequences:
+    """The corpus as sequences of tokens."""
     if isinstance(corpus, Tensor | np.ndarray):
-        return token_sequences(corpus, facts.anatomy.vocabulary)
+        return token_sequences(corpus, vocabulary)
     return read_sequences(
         corpus,
         tokenizer,
         length=wanted_of(settings).length,
         sequences=settings["sequences"],
-        vocabulary=facts.anatomy.vocabulary,
+        vocabulary=vocabulary,
         by_document=settings["by_document"],
         bos=settings["bos"],
         seed=settings["seed"],

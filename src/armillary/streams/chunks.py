@@ -11,7 +11,7 @@ from armillary.anatomy.description import Rotary
 from armillary.machine.compiler import serves
 from armillary.machine.parallel import in_spans
 from armillary.observe.precision import single, wide
-from armillary.observe.rebuild import rotate
+from armillary.observe.rebuild import placed, rotate
 from armillary.observe.view import AttentionView
 from armillary.streams.declaration import Context, Declaration, Option, Reads
 from armillary.streams.stream import Axes, State
@@ -87,7 +87,8 @@ class ChunkNorms:
         if block.mask.shape[2] or backward or view.queries != view.keys or view.v.shape[-1] < rotary.channels.stop:
             return None
         q, k, v = (single(part).contiguous().numpy() for part in (view.q, view.k, view.v))
-        angle = np.arange(view.queries)[:, None] * np.array(plain.frequencies)
+        places = placed(plain, torch.arange(view.queries)).numpy()
+        angle = places[:, None] * np.array(plain.frequencies)
         heads, kv_heads, count = view.heads, k.shape[1], len(rotary.frequencies)
         sums = np.zeros((heads, len(loops.NAMES) + 1, count))
         keys, values = np.zeros((kv_heads, count)), np.zeros((kv_heads, count))
@@ -117,7 +118,7 @@ class ChunkNorms:
 
         Computed from means and second moments of the keys that each row sees, without visiting pairs.
         """
-        places = torch.arange(view.queries, device=q.device)
+        places = placed(plain, torch.arange(view.queries, device=q.device))
         frozen_q, frozen_k = (pairs(rotary, rotate(plain, part, -places)) for part in (q, k))
         rotated_q, rotated_k = pairs(rotary, q), pairs(rotary, k)
         query = torch.cat([rotated_q, frozen_q], -1)  # (batch, head, token, frequency, 4): their product with

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from armillary.anatomy.description import Rotary
 from armillary.observe.precision import wide
-from armillary.observe.rebuild import rotate
+from armillary.observe.rebuild import placed, rotate
 from armillary.observe.view import AttentionView
 from armillary.streams.declaration import Context, Declaration, Reads
 from armillary.streams.moments import LAGGED
@@ -51,14 +51,14 @@ class PairMoments:
         q, k = (wide(part[:, :, self.skip :]).transpose(0, 1) for part in (batch.q, batch.k))  # (head, batch, token, e)
         rotary = self.rotary[batch.layer]
         if rotary is not None:
-            back = -torch.arange(self.skip, batch.queries, device=q.device)
-            q, k = rotate(rotary, q, back), rotate(rotary, k, back)
+            places = placed(rotary, torch.arange(self.skip, batch.queries, device=q.device))
+            q, k = rotate(rotary, q, -places), rotate(rotary, k, -places)
         steps = _step_products(q.diff(dim=2).flatten(1, 2), k.diff(dim=2).flatten(1, 2))
         states = []
         for lag in self.lags:
             later, earlier = q[:, :, lag:], k[:, :, : k.shape[2] - lag]
             if rotary is not None:  # relative to the query's position
-                earlier = rotate(rotary, earlier, torch.full(earlier.shape[2:3], -lag, device=q.device))
+                earlier = rotate(rotary, earlier, places[: len(places) - lag] - places[lag:])
             states.append(_moments(later.flatten(1, 2), earlier.flatten(1, 2), batch.scale))
         by_lag = {name: torch.stack([state[name] for state in states]) for name in states[0]}
         return {**by_lag, **steps, "scale": torch.tensor(batch.scale, dtype=torch.float64)}

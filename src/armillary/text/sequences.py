@@ -93,7 +93,7 @@ def read_sequences(
         raise ArmillaryError(why)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
     tokens = np.array([[*before, *text, *after] for text in texts_cut], dtype=np.int64)
-    _refuse_other_vocabulary(tokens, vocabulary)
+    refuse_other_vocabulary(tokens, vocabulary)
     document = np.array([numbers[owner] for owner in owners], dtype=np.int64)
     records = [source.record() for source in opened]
     return Sequences(
@@ -109,7 +109,8 @@ def read_sequences(
     )
 
 
-def _refuse_other_vocabulary(tokens: Int[np.ndarray, "sequence token"], vocabulary: int) -> None:
+def refuse_other_vocabulary(tokens: Int[np.ndarray, "sequence token"], vocabulary: int) -> None:
+    """Raise if a token is not one of the model's."""
     if tokens.max() >= vocabulary:
         raise ArmillaryError(
             f"the tokenizer gives the token {int(tokens.max())}, but the model's vocabulary has {vocabulary}: "

@@ -25,6 +25,7 @@ from armillary.observe.view import AttentionView
 from armillary.streams.attention import AttentionStatistics
 from armillary.streams.similarity import OutputRank, TokenSimilarity
 from armillary.streams.stream import Stream
+from armillary.training.timeline import TimelineWriter
 
 # Imports inside functions: transformers takes seconds to import, and a monitor runs without it.
 
@@ -180,7 +181,8 @@ class Monitor:
 
     Snapshots go to the JSON-lines file `log` if given, to `trackers`, and to wandb or trackio if a run is open.
     `on_warning` is called once for each collapse. `overhead` is the monitor's share of the time since its first
-    call.
+    call. `timeline` is a folder, or a TimelineWriter with its own settings: every snapshot also scans the tokens and
+    adds the tables of heads and layers to the timeline there, so that births are known without any checkpoint.
     """
 
     model: nn.Module
@@ -190,6 +192,7 @@ class Monitor:
     trackers: Sequence[Tracker] = ()
     on_warning: Callable[[str], None] = lambda sentence: print(f"armillary: {sentence}", file=sys.stderr)  # noqa: T201
     history: list[Snapshot] = field(default_factory=list)
+    timeline: Path | str | TimelineWriter | None = None
     _begun: float | None = None
     _spent: float = 0.0
     _warned: set[str] = field(default_factory=set)
@@ -202,6 +205,8 @@ class Monitor:
                 given=self.every,
                 expected="1 or more",
             )
+        if isinstance(self.timeline, str | Path):
+            self.timeline = TimelineWriter(self.timeline, self.tokens)
 
     def __call__(self, step: int) -> Snapshot | None:
         """Take a snapshot if `step` is a multiple of `every`; returns it, else None."""
@@ -213,6 +218,8 @@ class Monitor:
         begun = time.perf_counter()
         measured = snapshot(self.model, self.tokens, step)
         self.history.append(measured)
+        if isinstance(self.timeline, TimelineWriter):
+            self.timeline.look(self.model, step)
         if self.log is not None:
             with writing(self.log), self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(measured.as_dict()) + "\n")
@@ -262,7 +269,11 @@ def callback(monitor: Monitor) -> Any:
     from transformers import TrainerCallback
 
     class AttentionMonitor(TrainerCallback):  # type: ignore[misc]
-        """Calls the monitor at the end of every step."""
+        """Calls the monitor at the end of every step, and before the first if it writes a timeline."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if monitor.timeline is not None and int(state.global_step) == 0:
+                monitor(0)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             monitor(int(state.global_step))

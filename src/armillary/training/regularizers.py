@@ -287,7 +287,7 @@ def sigma_reparam(model: Any, *, only: str = "all") -> None:
             given=only,
             expected=("all", "attention"),
         )
-    modules = dict(_linear_layers(model, only))
+    modules = dict(linear_layers(model, only))
     for name, module in modules.items():
         if parametrize.is_parametrized(module, "weight"):
             raise ArmillaryError(f"{name} is already reparametrized", advice="call merge_sigma_reparam(model) first")
@@ -318,6 +318,11 @@ def merge_sigma_reparam(model: nn.Module) -> None:
         parametrize.remove_parametrizations(module, "weight")
 
 
+def is_reparametrized(model: nn.Module) -> bool:
+    """Whether sigma_reparam changed this model and was not merged yet."""
+    return any(_is_sigma(module) for module in model.modules())
+
+
 def _is_sigma(module: nn.Module) -> bool:
     if not parametrize.is_parametrized(module, "weight"):
         return False
@@ -325,7 +330,7 @@ def _is_sigma(module: nn.Module) -> bool:
     return isinstance(chain[0], SigmaReparam)
 
 
-def _linear_layers(model: Any, only: str) -> Iterator[tuple[str, Any]]:
+def linear_layers(model: Any, only: str) -> Iterator[tuple[str, Any]]:
     """The linear layers of the blocks, or of their attention alone, with their names."""
     from transformers.pytorch_utils import Conv1D
 

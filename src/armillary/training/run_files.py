@@ -9,6 +9,13 @@ from armillary.files.records import read_lines, read_record
 REMEDY = "train into another folder"
 
 
+class StartLosses(TypedDict):
+    """start.json: the held-out loss of the model that a run continues from, and that after the change of positions."""
+
+    held_out_before: float
+    held_out_changed: float
+
+
 class RunResult(TypedDict):
     """result.json."""
 
@@ -19,6 +26,7 @@ class RunResult(TypedDict):
     monitor_overhead: float
     warnings: list[str]
     versions: NotRequired[dict[str, str]]
+    start: NotRequired[StartLosses]
 
 
 class LossRow(TypedDict):
@@ -48,6 +56,11 @@ SHAPES: dict[str, Any] = {"loss.jsonl": LossRow, "attention.jsonl": AttentionRow
 def read_result(folder: Path) -> dict[str, Any]:
     """The result of a finished run."""
     return dict(read_record(folder / "result.json", RunResult, REMEDY))
+
+
+def read_start(folder: Path) -> dict[str, Any]:
+    """The losses of the model that the run in `folder` continues from."""
+    return dict(read_record(folder / "start.json", StartLosses, REMEDY))
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

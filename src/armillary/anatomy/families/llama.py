@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from armillary.anatomy.adapter import Adapter, Config, head_width_of
 from armillary.anatomy.description import QKNorm, Rotary
+from armillary.anatomy.post_norm import is_post_norm
 from armillary.anatomy.rotary import rotary_from
 from armillary.anatomy.weights import Dense, Projection, stacked
 from armillary.errors import ArmillaryError
@@ -48,6 +49,7 @@ LLAMA = Adapter(
     v=Projection("self_attn.v_proj"),
     o=Projection("self_attn.o_proj"),
     norm="rms",
+    norm_place=lambda config: "after" if is_post_norm(config) else "before",
     position=rotary,
     mlp=(Dense("gate", "mlp.gate_proj"), Dense("up", "mlp.up_proj"), Dense("down", "mlp.down_proj")),
 )

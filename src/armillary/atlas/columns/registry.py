@@ -14,6 +14,15 @@ from armillary.atlas.columns.layers import LAYERS
 from armillary.atlas.columns.matrices import MATRICES
 from armillary.atlas.columns.observed import OBSERVED
 from armillary.atlas.columns.rotary import BANDS, KINDS
+from armillary.atlas.columns.series import SERIES, SERIES_LABELS, SERIES_LAYERS
+from armillary.atlas.columns.timelines import (
+    BIRTHS,
+    BIRTHS_COMPARED,
+    CHECKPOINTS,
+    CURVES_COMPARED,
+    FIRST_BIRTHS,
+    STEPS,
+)
 from armillary.errors import ArmillaryError, unknown
 
 if TYPE_CHECKING:
@@ -23,7 +32,11 @@ if TYPE_CHECKING:
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, OBSERVED)
+    for table in (
+        *(HEADS, LAYERS, MATRICES, LOCALIZATION, GAUSSIAN, BANDS, KINDS, AGREEMENT, VERIFY, CHANGES, OBSERVED),
+        *(CHECKPOINTS, BIRTHS, STEPS, BIRTHS_COMPARED, FIRST_BIRTHS, CURVES_COMPARED),
+        *(SERIES, SERIES_LABELS, SERIES_LAYERS),
+    )
 }
 
 REPORT_SETS: tuple[ReportSet, ...] = get_args(ReportSet)

@@ -61,6 +61,8 @@ class Plan:
     seeds: int = 3
     length: int = 64
     held_out: float = 0.05
+    beta2: float = 0.95
+    layout: dict[str, str] = field(default_factory=lambda: {"family": "gpt2"})
 
     def steps_of(self, shape: Shape) -> int:
         return self.fewer.get(shape, self.steps)
@@ -84,8 +86,10 @@ PAPER = Plan(
     batch=64,
     every=500,
     looks=(100, 1_000, 5_000, 10_000, 25_000),
+    beta2=0.999,
+    layout={"family": "opt", "norm": "post", "position": "sinusoidal"},
 )
-NEEDS = "WikiText-2 (hf:Salesforce/wikitext), trained from scratch with our tokenizer and norms before attention"
+NEEDS = "WikiText-2 (hf:Salesforce/wikitext), trained from scratch with our tokenizer, in float32"
 
 
 def plan_of(settings: Settings) -> Plan:
@@ -101,7 +105,7 @@ def run_config(
     steps = plan.steps_of(shape) if steps is None else steps
     return from_dict(
         {
-            "model": dict(family="gpt2", layers=layers, heads=1, width=width, mlp=width),
+            "model": dict(**plan.layout, layers=layers, heads=1, width=width, mlp=width),
             "data": dict(
                 corpus=next(iter(corpora(settings, plan.corpora, plan.corpora).values())), held_out=plan.held_out
             ),
@@ -114,6 +118,7 @@ def run_config(
                 warmup=0,
                 weight_decay=0.01,
                 clip=1e9,
+                beta2=plan.beta2,
                 seed=seed,
                 checkpoint_every=max(1, min(steps, 1000)),
             ),

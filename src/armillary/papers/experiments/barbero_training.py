@@ -16,8 +16,8 @@ from armillary.papers.experiments.experiment import Claim, Experiment, Outcome, 
 from armillary.papers.experiments.material import corpora, trained
 from armillary.text.names import folder_names
 from armillary.training.config import DataConfig, ModelConfig, MonitorConfig, RunConfig
+from armillary.training.data import read_text
 from armillary.training.loop import TrainSettings, mean_loss
-from armillary.training.run import read_text
 from armillary.training.runs import read_run
 
 
@@ -48,8 +48,7 @@ SMALL = Schemes(
     longer=4,
 )
 PAPER = Schemes(
-    # Gemma 2B has one key head for its eight query heads, each 256 wide; `armillary train` has one per query head
-    shape=ModelConfig(layers=18, heads=8, width=2048, mlp=16384),
+    shape=ModelConfig(layers=18, heads=8, kv_heads=1, width=2048, mlp=16384),
     training=TrainSettings(steps=10_000, batch=512, length=8192, learning_rate=3e-4, warmup=1000),
     corpora=("hf:wikimedia/wikipedia:20231101.en:train:text",),
     tokenizer="google/gemma-2b",

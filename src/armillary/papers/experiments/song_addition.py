@@ -22,8 +22,9 @@ from armillary.files.atomic import whole_folder, write_atomically
 from armillary.files.lock import FolderLock
 from armillary.papers.experiments.experiment import Settings
 from armillary.training.config import ModelConfig, RunConfig
+from armillary.training.data import Text
 from armillary.training.loop import Part, TrainSettings, train
-from armillary.training.run import Text, build
+from armillary.training.models import build
 
 # Imports inside functions: transformers takes seconds to import.
 
