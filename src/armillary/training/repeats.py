@@ -35,7 +35,7 @@ class Spans:
 
 
 def repeated_spans(
-    texts: list[Integer[np.ndarray, "token"]], vocabulary: int, count: int, spans: Spans, seed: int = 0
+    texts: list[Integer[np.ndarray, "_"]], vocabulary: int, count: int, spans: Spans, seed: int = 0
 ) -> Integer[np.ndarray, "count"]:
     """`count` tokens of repeated spans, one after the other. Token 0, which ends a text, is not drawn."""
     rng = np.random.default_rng([seed, spans.shortest, spans.longest, spans.copies])
