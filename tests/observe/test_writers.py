@@ -67,7 +67,11 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize("name", EVERY)
+FEW = ("llama", "gpt2", "gemma2", "bert", "opt", "gptj", "t5", "olmo2", "deepseek_v3")
+"""One of each norm layout and encoding; the other families are slow tests."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in EVERY])
 def test_the_sources_of_every_family_add_to_one(name: str) -> None:
     if unavailable(name):
         pytest.skip(unavailable(name))

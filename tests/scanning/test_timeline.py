@@ -328,6 +328,7 @@ print(json.dumps(ended))
 """
 
 
+@pytest.mark.slow
 def test_killed_in_four_places_it_resumes_to_the_same_bits(
     run_folder: Path, finished: arm.Timeline, tmp_path: Path
 ) -> None:

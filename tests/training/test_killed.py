@@ -61,6 +61,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_killed_twice_reaches_the_same_bits(tmp_path: Path, name: str) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
