@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from armillary.anatomy.other_samples import part_of
-from armillary.anatomy.samples import DISTINCT, SAMPLES, sample_model, unavailable
+from armillary.anatomy.samples import SAMPLES, sample_model, unavailable
 from armillary.anatomy.source import describe
 from armillary.anatomy.sources import OTHERS, SIDES
 from armillary.errors import ArmillaryError
@@ -60,18 +60,17 @@ def shares(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
     return [states[layer]["products"] / states[layer]["total"][..., None] for layer in sorted(states)]
 
 
+FEW = ("llama", "gpt2", "gemma2", "bert", "opt", "gptj", "t5", "olmo2", "deepseek_v3", "albert")
+"""One of each norm layout and encoding, and a refused one; the other families are slow tests."""
+
 EVERY = [
-    pytest.param(name, marks=() if name in DISTINCT else pytest.mark.slow)
+    pytest.param(name, marks=() if name in FEW else pytest.mark.slow)
     for name in SAMPLES
     if name != "whisper/decoder"  # which needs a sound
 ]
 
 
-FEW = ("llama", "gpt2", "gemma2", "bert", "opt", "gptj", "t5", "olmo2", "deepseek_v3")
-"""One of each norm layout and encoding; the other families are slow tests."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in EVERY])
+@pytest.mark.parametrize("name", EVERY)
 def test_the_sources_of_every_family_add_to_one(name: str) -> None:
     if unavailable(name):
         pytest.skip(unavailable(name))
